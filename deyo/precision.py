@@ -1,0 +1,45 @@
+"""Named numeric profiles. A profile decides numbers, so it is part of a run's identity and named in tables.
+
+- ``float32``: plain float32, no TF32 anywhere.
+- ``tf32`` (default): float32 storage; convolutions and matrix products may use TF32 on GPUs that have it. On a
+  CPU the same as ``float32``.
+- ``bf16``: network activations in bfloat16 (autocast); norm statistics, softmax, losses and parameters in float32.
+- ``float64``: everything in double precision (parity tests).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from deyo.types import ConfigError
+
+PROFILES = ("float32", "tf32", "bf16", "float64")
+
+
+def check_profile(name: str) -> str:
+    """``name`` if it is a profile; ConfigError otherwise."""
+    if name not in PROFILES:
+        raise ConfigError(f"precision {name!r} is unknown: choose one of {', '.join(PROFILES)}")
+    return name
+
+
+def parameter_dtype(profile: str) -> torch.dtype:
+    """The dtype of weights, norm statistics and losses under ``profile``."""
+    return torch.float64 if profile == "float64" else torch.float32
+
+
+@contextlib.contextmanager
+def numerics(profile: str, device: torch.device) -> Iterator[None]:
+    """Set the backend flags (and autocast, for ``bf16``) of ``profile`` for the block, and put them back."""
+    allow = profile in ("tf32", "bf16")
+    before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
+    torch.backends.cudnn.allow_tf32 = allow
+    torch.backends.cuda.matmul.allow_tf32 = allow
+    try:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=profile == "bf16"):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
