@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+
+if TYPE_CHECKING:  # named in annotations only: a spec's errors must not wait for torch to load
+    import torch
+    from torch import Tensor, nn
+
+
+def _cpu() -> torch.device:
+    import torch
+
+    return torch.device("cpu")
 
 
 class PixelSource(Protocol):
@@ -188,7 +196,7 @@ class MethodContext:
     network: Network
     seeds: Sequence[int]
     batch_size: int
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device = field(default_factory=_cpu)
     precision: str = "tf32"
     class_columns: np.ndarray | None = None
     source: ImageSet | None = None

@@ -58,13 +58,20 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run of the plan with its identity (``run_id``: 16 hex digits), status and the reason for it."""
+    """A run of the plan with its identity (``run_id``: 16 hex digits), status and the reason for it.
+
+    ``aliases`` are the labels of duplicates merged into this run. ``stamps`` are what the identity rests on
+    beside the config, and what is compared later to say what is stale: ``config_id`` (the hash of the config
+    alone), ``weights_id``, ``numerics_version``, ``code_digest``. The store keeps them with the commit.
+    """
 
     run_id: str
     config: RunConfig
     status: RunStatus
     reason: str = ""
     duplicates: int = 0
+    aliases: tuple[str, ...] = ()
+    stamps: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +172,10 @@ class GroupTask:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitInfo:
-    """What the store knows of a committed run without reading its rows."""
+    """What the store knows of a committed run without reading its rows.
+
+    ``stamps`` are those of its ``PlannedRun`` and the provenance columns of its ``runs`` row (schema.py).
+    """
 
     run_id: str
     attempt: int
