@@ -20,8 +20,8 @@ class RunConfig:
 
     ``corruption`` and ``severity`` are None where the benchmark has no such axis or the stream spans several
     corruptions (mixed, continual), which ``corruptions`` then lists. ``settings`` holds every field of the
-    method's settings dataclass after resolution (JSON values). ``method`` is the registry name, ``label`` the
-    name in tables (the method, or the variant's label in ablations and sensitivity sweeps).
+    method's settings dataclass after resolution (JSON values). ``method`` is the registry name, ``label``
+    the name in tables (the method, or the variant's label in ablations and sensitivity sweeps).
     ``benchmark_options`` and ``scenario_options`` hold JSON values (for example ``imbalance_ratio``); paths of
     data are not among them. ``pretrain_seed`` is set for networks that the project pretrains itself.
     ``max_images`` cuts the stream (reduced runs), and is None for the whole of it.
@@ -125,7 +125,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """State of a run in the middle of its stream: ``blob`` (safetensors) restores it after ``step`` batches."""
+    """State of a run in mid-stream: ``blob`` (safetensors) restores it after ``step`` batches."""
 
     run_id: str
     step: int
@@ -156,18 +156,55 @@ class LogText:
     text: str
 
 
-Message = Rows | Checkpoint | RunFinished | RunFailed | LogText
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A pretraining checkpoint made during the sweep: the same bytes for every run that starts from it.
+
+    ``key`` names the recipe and seed (``orchestrator.grouping.pretrain_key``). ``blob`` holds the safetensors
+    file where it has to travel between hosts, and is empty where ``path`` can be read as it stands.
+    """
+
+    key: str
+    path: str
+    sha256: str
+    blob: bytes = b""
+
+
+Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTask:
-    """Runs that one worker executes side by side. ``attempts`` and ``resume`` are keyed by run_id."""
+    """Runs that one worker executes side by side. ``attempts`` and ``resume`` are keyed by run_id.
+
+    ``locations`` are the paths of data and weights by name; ``artifacts`` are the checkpoints that the runs
+    start from, by ``Artifact.key``. ``checkpoint_seconds`` is the time between checkpoints of a long run.
+    """
 
     task_id: str
     runs: tuple[PlannedRun, ...]
     attempts: Mapping[str, int]
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     locations: Mapping[str, str] = field(default_factory=dict)
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    checkpoint_seconds: float = 120.0
+    skip_bad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainTask:
+    """Pretraining of one network, done once before the runs that start from it; yields an ``Artifact``."""
+
+    task_id: str
+    key: str
+    model: str
+    benchmark: str
+    seed: int
+    benchmark_options: Mapping[str, Any] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
+
+
+Task = GroupTask | PretrainTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +319,7 @@ Event = SlotJoined | SlotLost | TaskMessage | TaskEnded
 class Executor(Protocol):
     """Where groups run: in this process, on a Ray cluster, or simulated in virtual time."""
 
-    def start(self, task: GroupTask, slot: Slot) -> None: ...
+    def start(self, task: Task, slot: Slot) -> None: ...
 
     def poll(self, timeout: float) -> Sequence[Event]: ...
 
