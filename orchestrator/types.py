@@ -22,8 +22,8 @@ class RunConfig:
     corruptions (mixed, continual), which ``corruptions`` then lists. ``settings`` holds every field of the
     method's settings dataclass after resolution (JSON values). ``method`` is the registry name, ``label``
     the name in tables (the method, or the variant's label in ablations and sensitivity sweeps).
-    ``benchmark_options`` and ``scenario_options`` hold JSON values (for example ``imbalance_ratio``); paths of
-    data are not among them. ``pretrain_seed`` is set for networks that the project pretrains itself.
+    ``benchmark_options`` and ``scenario_options`` hold JSON values (for example ``imbalance_ratio``); paths
+    of data are not among them. ``pretrain_seed`` is set for networks that the project pretrains itself.
     ``max_images`` cuts the stream (reduced runs), and is None for the whole of it.
     """
 
