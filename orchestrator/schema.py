@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 
 _TEXT = pa.string()
 _INT = pa.int64()
@@ -88,7 +88,13 @@ _PROVENANCE = [
     ("schema_version", _INT),
 ]
 
-RUNS = pa.schema(_IDENTITY + _AXES + _METRICS + _PROVENANCE)
+_VERSION_2 = [
+    ("config_id", _TEXT),  # the hash of the config alone: equal for a run and the stale one that it replaces
+    ("aliases", pa.list_(_TEXT)),  # labels of duplicates merged into this run
+    ("stamps", _TEXT),  # JSON: what the identity rests on beside the config
+]
+
+RUNS = pa.schema(_IDENTITY + _AXES + _METRICS + _PROVENANCE + _VERSION_2)
 
 BATCHES = pa.schema(
     [
@@ -147,6 +153,9 @@ AGGREGATES = pa.schema(
         ("protocol", _TEXT),
         ("precision", _TEXT),
         ("schema_version", _INT),
+        # version 2
+        ("nan_seeds", pa.list_(_INT)),  # committed, but the metric is NaN: not in mean, std and n; also missing
+        ("averaged", pa.list_(_TEXT)),  # the corruptions that an average row spans; null in other rows
     ]
 )
 

@@ -227,6 +227,9 @@ class Store(Protocol):
 
     def write_spec(self, text: str, resolved: Mapping[str, Any]) -> None: ...
 
+    def write_plan(self, plan: Plan) -> None:
+        """Keep the plan: aggregates take labels and expected seeds from it."""
+
     def committed(self) -> Mapping[str, CommitInfo]: ...
 
     def failures(self) -> Mapping[str, Failure]:
