@@ -37,8 +37,8 @@ class ImageSet:
     """N labelled images of one test condition (for example one corruption at one severity).
 
     ``groups`` are spurious-correlation groups (2·y + attribute, methods.md §3.7) where the benchmark has
-    them. ``domains`` says for each image which of ``domain_names`` it belongs to (the corruption, in mixed and
-    continual streams). ``fingerprint`` is a hex digest that changes with the pixels or the labels.
+    them. ``domains`` says for each image which of ``domain_names`` it belongs to (the corruption, in mixed
+    and continual streams). ``fingerprint`` is a hex digest that changes with the pixels or the labels.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Benchmark(Protocol):
         """The test images of one condition. Raises ``DataError`` if the data is missing or wrong."""
 
     def source_images(self) -> ImageSet:
-        """Clean source images (EATA's Fisher matrix, sanity checks). Raises ``DataError`` if there are none."""
+        """Clean source images (EATA's Fisher matrix, sanity checks). ``DataError`` if there are none."""
 
     def train_images(self) -> ImageSet:
         """Images to pretrain on. Raises ``DataError`` if the benchmark offers none."""
@@ -189,8 +189,8 @@ class MethodContext:
     """What a method is built from.
 
     ``seeds`` has one entry a run (R = len(seeds)). ``precision`` is one of ``deyo.precision.PROFILES``.
-    ``class_columns`` int64 [C'] keeps those logits only, before entropy and PLPD (ImageNet-R, methods.md §3.4).
-    ``source`` yields, for run r, uint8 batches [B, 3, H, W] of clean source images (EATA), or is None.
+    ``class_columns`` int64 [C'] keeps those logits only, before entropy and PLPD (ImageNet-R, methods.md
+    §3.4). ``source`` yields, for run r, uint8 batches [B, 3, H, W] of clean source images (EATA), or is None.
     """
 
     network: Network

@@ -1,0 +1,200 @@
+"""DeYO (Lee et al., ICLR 2024): entropy and PLPD, the fall of the pseudo-label's probability when the object's
+shape is destroyed, select and weight the samples to adapt on (methods.md §1.7, §2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from deyo import protocols
+from deyo.losses import masked_mean, probability_of, quiet
+from deyo.methods.base import Forward, LockstepMethod
+from deyo.protocols import Situation
+from deyo.settings import setting
+from deyo.transforms import by_rank, destroy, draw
+from deyo.types import MethodContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeYOSettings:
+    """Settings of DeYO; the four switches give the paper's 16 ablations (Table 6)."""
+
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    adapted: Literal["all", "lower"] = setting("lower", doc="norm layers adapted (methods.md §1.0, D4)")
+    entropy_margin: float = setting(0.5, doc="τ_Ent as a fraction of ln C: the entropy filter (Eq. 8)")
+    entropy_reference: float = setting(0.4, doc="Ent_0 as a fraction of ln C: the entropy weight's reference (Eq. 10)")
+    plpd_threshold: float = setting(0.2, doc="τ_PLPD: samples whose PLPD does not exceed it are not used (Eq. 8)")
+    plpd_reference: float = setting(0.0, doc="PLPD_0: the weight is exp(PLPD − PLPD_0) (Fig. 8)")
+    transform: Literal["patch", "pixel", "occlusion", "augmix"] = setting(
+        "patch", doc="how x' is made of x (Fig. 3; augmix: Table 18)"
+    )
+    patches: int = setting(4, doc="P of the P×P grid of the patch transform (Fig. 7)")
+    copies: int = setting(8, doc="AugMix copies whose mean probability PLPD uses, for transform augmix (Table 18, D20)")
+    entropy_copies: int = setting(
+        0, doc="n > 0: filter by the mean entropy of n AugMix copies instead of the image's own (Table 19)"
+    )
+    filter_entropy: bool = setting(True, doc="switch: drop samples at or above τ_Ent")
+    filter_plpd: bool = setting(True, doc="switch: drop samples at or below τ_PLPD")
+    weight_entropy: bool = setting(True, doc="switch: weight exp(Ent_0 − H)")
+    weight_plpd: bool = setting(True, doc="switch: weight exp(PLPD)")
+    loss_normalization: Literal["selected", "batch"] = setting(
+        "selected", doc="divide the loss by the number of selected samples (official) or by B (D1)"
+    )
+    plpd_statistics: Literal["subset", "batch", "frozen"] = setting(
+        "subset",
+        doc="BatchNorm statistics of x': of the entropy-selected subset, the whole batch, or x's own (D7)",
+    )
+
+    def __post_init__(self) -> None:
+        if self.patches < 1 or self.copies < 1 or self.entropy_copies < 0:
+            raise ValueError("patches and copies must be at least 1, entropy_copies at least 0")
+
+
+class DeYO(LockstepMethod):
+    """L = mean over {H < τ_Ent, PLPD > τ_PLPD} of (exp(Ent_0 − H) + exp(PLPD))·H (paper, Eq. 8-11).
+
+    ``draw_indices(kind, patches, batch, size) -> int64 [R, B or 1, L]`` is the source of the transform's
+    randomness; replace it to inject recorded permutations.
+    """
+
+    name = "deyo"
+    Settings = DeYOSettings
+
+    def __init__(self, context: MethodContext, settings: Sequence[DeYOSettings]) -> None:
+        super().__init__(context, settings)
+        columns = context.class_columns
+        log_classes = math.log(context.network.num_classes if columns is None else len(columns))
+        no_filter = torch.tensor(torch.inf, dtype=self.network.dtype, device=self.device)
+        self.entropy_margin = torch.where(
+            self.flags("filter_entropy"), self.column("entropy_margin") * log_classes, no_filter
+        )
+        self.plpd_threshold = torch.where(self.flags("filter_plpd"), self.column("plpd_threshold"), -no_filter)
+        self.entropy_reference = self.column("entropy_reference") * log_classes
+        self.plpd_reference = self.column("plpd_reference")
+        self.weight_entropy = self.flags("weight_entropy")
+        self.weight_plpd = self.flags("weight_plpd")
+        self.by_batch = torch.tensor([s.loss_normalization == "batch" for s in settings], device=self.device)
+        self.uses_plpd = torch.tensor([s.filter_plpd or s.weight_plpd for s in settings], device=self.device)
+        self.any_plpd = any(s.filter_plpd or s.weight_plpd for s in settings)
+        self.plpd_statistics = self._shared("plpd_statistics")
+        if self.plpd_statistics == "frozen":
+            self.statistics = "record"
+        self.entropy_copies = self._shared("entropy_copies")
+        self.kinds = _runs_by_transform(settings)
+        self.draw_indices: Callable[[str, int, int, int], Tensor | None] = self._draw
+
+    @classmethod
+    def defaults(cls, situation: Situation) -> Mapping[str, Any]:
+        values: dict[str, Any] = {
+            "learning_rate": protocols.learning_rate(cls.name, situation),
+            "adapted": protocols.adapted_subset(cls.name, situation),
+            "plpd_threshold": protocols.plpd_threshold(situation),
+        }
+        if situation.benchmark in protocols.COLORED:
+            values |= {"entropy_margin": 1.0, "entropy_reference": 1.0}
+        if situation.protocol == "paper":
+            values |= {"loss_normalization": "batch", "plpd_statistics": "batch"}
+        return values
+
+    def adapt(self, pixels: Tensor) -> Tensor:
+        first = self.forward_first(pixels)
+        own = first.entropy.detach()
+        certain = first.finite & (self._filter_entropy(pixels, own) < self.entropy_margin)
+        certain_count = certain.sum(1)
+        plpd = self._plpd(pixels, first, certain)
+        selected = certain & (plpd > self.plpd_threshold) if self.any_plpd else certain
+        count = selected.sum(1)
+
+        divisor = torch.where(self.by_batch, torch.full_like(count, selected.shape[1]), count)
+        losses = masked_mean(self._weights(own, plpd) * first.entropy, selected, divisor)
+        stepped = self.update(losses, (count > 0) & ~self._degenerate(first, certain_count))
+        report = self.make_report(
+            first,
+            plpd=self._reported(plpd, certain),
+            passed_entropy=certain,
+            passed_both=selected,
+            skipped=~stepped,
+        )
+        report.forwards = report.forwards + certain_count * self.uses_plpd
+        report.backwards = count * stepped
+        return first.logits
+
+    def _filter_entropy(self, pixels: Tensor, own: Tensor) -> Tensor:
+        if not self.entropy_copies:
+            return own
+        from deyo.methods.copies import mean_copy_entropy
+
+        return mean_copy_entropy(self, pixels, self.entropy_copies)
+
+    def _plpd(self, pixels: Tensor, first: Forward, certain: Tensor) -> Tensor:
+        """PLPD [R, B] (paper, Eq. 9) of the samples in ``certain``; 0 where it is not needed."""
+        if not self.any_plpd or not bool(certain.any()):
+            return torch.zeros_like(first.entropy.detach())
+        label = first.logits.argmax(-1)
+        before = probability_of(first.safe.detach(), label)
+        with torch.no_grad():
+            after = self._probability_destroyed(pixels, first, certain, label)
+        return before - after
+
+    def _probability_destroyed(self, pixels: Tensor, first: Forward, certain: Tensor, label: Tensor) -> Tensor:
+        """p(x')[ŷ] [R, B]; the mean over copies for AugMix."""
+        copies = max(s.copies if s.transform == "augmix" else 1 for s in self.settings)
+        mask = certain if self.plpd_statistics == "subset" else None
+        statistics = "replay" if self.plpd_statistics == "frozen" else "batch"
+        total = torch.zeros_like(first.entropy.detach())
+        for copy in range(copies):
+            destroyed = self._destroy(pixels, first.x, certain, copy)
+            logits = quiet(self.network(destroyed, mask=mask, statistics=statistics))
+            total += probability_of(logits, label)
+        return total / copies
+
+    def _destroy(self, pixels: Tensor, x: Tensor, certain: Tensor, copy: int) -> Tensor:
+        batch, size = x.shape[1], x.shape[-1]
+        result = x if len(self.kinds) == 1 else torch.empty_like(x)
+        for (kind, patches), runs in self.kinds.items():
+            if kind == "augmix":
+                from deyo.methods.copies import normalized_copy
+
+                part = normalized_copy(self, pixels, copy)[runs]
+            else:
+                indices = self.draw_indices(kind, patches, batch, size)
+                rows = None if indices is None else by_rank(indices, certain)[runs].flatten(0, 1)
+                part = destroy(x[runs].flatten(0, 1), kind, rows, patches=patches).view_as(x[runs])
+            if len(self.kinds) == 1:
+                return part
+            result[runs] = part
+        return result
+
+    def _draw(self, kind: str, patches: int, batch: int, size: int) -> Tensor | None:
+        return draw(kind, self.seeds, self.steps, batch=batch, size=size, patches=patches)
+
+    def _weights(self, own: Tensor, plpd: Tensor) -> Tensor:
+        """α [R, B] (paper, Eq. 10); 1 for runs with both weights switched off."""
+        entropy_part = torch.where(self.weight_entropy, (self.entropy_reference - own).exp(), 0)
+        plpd_part = torch.where(self.weight_plpd, (plpd - self.plpd_reference).exp(), 0)
+        return torch.where(self.weight_entropy | self.weight_plpd, entropy_part + plpd_part, 1)
+
+    def _degenerate(self, first: Forward, certain_count: Tensor) -> Tensor:
+        """bool [R]: runs whose BatchNorm saw one value per channel, in x (never adapted on) or in x'."""
+        whole = self.network.single_valued(first.finite.sum(1))
+        if not self.any_plpd or self.plpd_statistics != "subset":
+            return whole
+        return whole | (self.network.single_valued(certain_count) & self.uses_plpd)
+
+    def _reported(self, plpd: Tensor, certain: Tensor) -> Tensor:
+        return torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
+
+
+def _runs_by_transform(settings: Sequence[DeYOSettings]) -> dict[tuple[str, int], Any]:
+    """(transform, patches) -> the runs that use it: a slice if all do, else a list."""
+    kinds: dict[tuple[str, int], Any] = {}
+    for run, s in enumerate(settings):
+        kinds.setdefault((s.transform, s.patches if s.transform == "patch" else 0), []).append(run)
+    return kinds if len(kinds) > 1 else dict.fromkeys(kinds, slice(None))

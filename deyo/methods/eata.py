@@ -1,0 +1,162 @@
+"""EATA and ETA (Niu et al., ICML 2022): reliable, non-redundant samples, and a Fisher anchor (methods.md §1.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deyo import protocols
+from deyo.losses import masked_mean, quiet
+from deyo.methods.base import LockstepMethod
+from deyo.precision import numerics
+from deyo.protocols import Situation
+from deyo.random import hash64
+from deyo.settings import setting
+from deyo.types import MethodContext
+
+_FISHER_STREAM = 0xEA7A
+
+
+@dataclass(frozen=True, kw_only=True)
+class EATASettings:
+    """Settings of EATA; ``fisher_strength=0`` is ETA."""
+
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    adapted: Literal["all", "lower"] = setting("all", doc="norm layers adapted (methods.md §1.3)")
+    entropy_margin: float = setting(0.4, doc="E0 as a fraction of ln C: samples above it are unreliable (EATA, Eq. 3)")
+    redundancy_margin: float = setting(
+        0.05,
+        doc="ε: samples whose |cosine| with the EMA of probabilities reaches it are redundant (EATA, Eq. 5)",
+    )
+    probability_decay: float = setting(0.9, doc="decay of the EMA of probabilities (EATA, Eq. 5)")
+    fisher_strength: float = setting(2000.0, doc="β of the anti-forgetting term; 0 switches it off (EATA, Eq. 8)")
+    fisher_size: int = setting(2000, doc="clean source images for the Fisher matrix (methods.md §1.3)")
+    entropy_copies: int = setting(
+        0,
+        doc="n > 0: filter by the mean entropy of n AugMix copies instead of the image's own (paper, Table 19)",
+    )
+
+
+class EATA(LockstepMethod):
+    """L = mean over kept samples of exp(E0 − H)·H + β·Σ F·(θ − θ0)²; no step where none is kept."""
+
+    name = "eata"
+    Settings = EATASettings
+
+    def __init__(self, context: MethodContext, settings: Sequence[EATASettings]) -> None:
+        super().__init__(context, settings)
+        runs, classes = context.runs, self._classes()
+        log_classes = math.log(classes)
+        self.entropy_margin = self.column("entropy_margin") * log_classes
+        self.redundancy_margin = self.column("redundancy_margin")
+        self.decay = self.column("probability_decay")
+        self.strength = self.column("fisher_strength").squeeze(1)
+        self.copies = self._shared("entropy_copies")
+        self.probability_ema = torch.zeros(runs, classes, dtype=self.network.dtype, device=self.device)
+        self.has_ema = torch.zeros(runs, dtype=torch.bool, device=self.device)
+        self.fisher: Tensor | None = None
+        if any(s.fisher_strength for s in settings) and context.source is not None:
+            self.measure_fisher(self._source_batches())
+
+    @classmethod
+    def defaults(cls, situation: Situation) -> Mapping[str, Any]:
+        return {
+            "learning_rate": protocols.learning_rate("eata", situation),
+            "adapted": protocols.adapted_subset("eata", situation),
+        }
+
+    def initial_state(self) -> Mapping[str, Tensor]:
+        return {
+            "probability_ema": torch.zeros_like(self.probability_ema),
+            "has_ema": torch.zeros_like(self.has_ema),
+        }
+
+    def adapt(self, pixels: Tensor) -> Tensor:
+        first = self.forward_first(pixels)
+        filtering = self._filter_entropy(pixels, first.entropy.detach())
+        reliable = first.finite & (filtering < self.entropy_margin)
+        probabilities = first.safe.detach().softmax(-1)
+        kept = reliable & self._novel(probabilities)
+        count = kept.sum(1)
+        self._remember(probabilities, kept, count)
+
+        weight = (self.entropy_margin - first.entropy.detach()).exp()
+        losses = masked_mean(weight * first.entropy, kept, count) + self._anchor()
+        stepped = self.update(losses, (count > 0) & ~self.network.single_valued(first.finite.sum(1)))
+        report = self.make_report(first, passed_entropy=reliable, passed_both=kept, skipped=~stepped)
+        report.backwards = count * stepped
+        return first.logits
+
+    def measure_fisher(self, batches: Iterable[Tensor]) -> None:
+        """Diagonal Fisher [R, P]: mean over batches of the squared gradient of the batch's mean cross-entropy
+        against its own argmax. Each batch: uint8 [R, B, 3, H, W] clean images.
+        """
+        total, count = torch.zeros_like(self.network.theta), 0
+        for pixels in batches:
+            with numerics(self.context.precision, self.device):
+                logits = quiet(self.network(self.network.normalize(pixels)))
+                labels = logits.detach().argmax(-1)
+                losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+                total += self.gradient(losses.mean(1).sum()).square()
+            count += 1
+        self.fisher = total / max(count, 1)
+
+    def _anchor(self) -> Tensor:
+        if self.fisher is None:
+            return torch.zeros((), dtype=self.network.dtype, device=self.device)
+        theta = torch.cat(list(self.network.parameters_adapted), dim=1)
+        return self.strength * (self.fisher * (theta - self.network.source_theta).square()).sum(1)
+
+    def _filter_entropy(self, pixels: Tensor, own: Tensor) -> Tensor:
+        if not self.copies:
+            return own
+        from deyo.methods.copies import mean_copy_entropy
+
+        return mean_copy_entropy(self, pixels, self.copies)
+
+    def _novel(self, probabilities: Tensor) -> Tensor:
+        """bool [R, B]: not redundant with the EMA; everything is while there is none."""
+        likeness = F.cosine_similarity(self.probability_ema.unsqueeze(1), probabilities, dim=-1).abs()
+        return (likeness < self.redundancy_margin) | ~self.has_ema.unsqueeze(1)
+
+    def _remember(self, probabilities: Tensor, kept: Tensor, count: Tensor) -> None:
+        mean = torch.where(kept.unsqueeze(-1), probabilities, 0).sum(1) / count.clamp(min=1).unsqueeze(1)
+        blended = self.decay * self.probability_ema + (1 - self.decay) * mean
+        fresh = torch.where(self.has_ema.unsqueeze(1), blended, mean)
+        some = count > 0
+        self.probability_ema.copy_(torch.where(some.unsqueeze(1), fresh, self.probability_ema))
+        self.has_ema.logical_or_(some)
+
+    def _classes(self) -> int:
+        columns = self.context.class_columns
+        return self.context.network.num_classes if columns is None else len(columns)
+
+    def _source_batches(self) -> Iterable[Tensor]:
+        """The run's own random subset of the source images, in batches of the test batch size."""
+        source, size = self.context.source, self._shared("fisher_size")
+        orders = []
+        for seed in self.seeds.cpu():
+            keys = hash64(seed, _FISHER_STREAM, torch.arange(len(source)))
+            orders.append(keys.argsort(stable=True)[:size].numpy())
+        batch = self.context.batch_size
+        for start in range(0, len(orders[0]), batch):
+            pixels = np.stack([source.pixels[order[start : start + batch]] for order in orders])
+            yield torch.from_numpy(pixels).to(self.device).permute(0, 1, 4, 2, 3)
+
+
+class ETA(EATA):
+    """EATA without the Fisher anchor."""
+
+    name = "eta"
+
+    @classmethod
+    def defaults(cls, situation: Situation) -> Mapping[str, Any]:
+        return {**super().defaults(situation), "fisher_strength": 0.0}

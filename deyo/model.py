@@ -1,0 +1,152 @@
+"""A network that R runs share: one forward, per-run norm parameters, everything else frozen.
+
+No method but MEMO adapts anything except the weights and biases of norm layers, so R independent runs can use
+one set of convolution and linear weights. All adapted values lie in one flat tensor ``theta`` [R, P], of which
+the layers' parameters are views: optimiser steps, resets and checkpoints touch one tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
+from deyo.precision import parameter_dtype
+from deyo.types import ConfigError, MethodContext
+
+_UPPER_MARKS = ("layer4", "blocks.9", "blocks.10", "blocks.11", "norm.")
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+
+
+def plain_name(name: str) -> str:
+    """A module's name without the prefixes of DataParallel, DDP and torch.compile, wherever they stand."""
+    for prefix in _WRAPPER_PREFIXES:
+        name = name.removeprefix(prefix).replace("." + prefix, ".")
+    return name
+
+
+def in_lower_subset(name: str) -> bool:
+    """Whether a norm layer belongs to SAR's ``lower`` subset, by the literal name rule (methods.md §1.0)."""
+    name = plain_name(name)
+    return name != "norm" and not any(mark in name for mark in _UPPER_MARKS)
+
+
+def norm_names(module: nn.Module, subset: str = "all") -> list[str]:
+    """Names of the affine norm layers of ``module`` that ``subset`` ("all" or "lower") adapts, in order."""
+    if subset not in ("all", "lower"):
+        raise ConfigError(f"adapted={subset!r} is unknown: choose 'all' or 'lower'")
+    names = [plain_name(n) for n, m in module.named_modules() if run_norm_for(m) or isinstance(m, RunNorm)]
+    return [n for n in names if subset == "all" or in_lower_subset(n)]
+
+
+class RunsNetwork(nn.Module):
+    """A copy of ``context.network`` whose norm layers have a run axis.
+
+    Parameters ``adapted``: "all", "lower" (methods.md §1.0), or None (nothing is adapted).
+
+    ``theta`` [R, P] holds the adapted values; ``parameters_adapted`` are its views in layer order (weight, bias
+    of each). Raises ConfigError if the subset is empty.
+    """
+
+    def __init__(self, context: MethodContext, adapted: str | None) -> None:
+        super().__init__()
+        network = context.network
+        self.runs = context.runs
+        self.state = NormState(runs=self.runs)
+        self.dtype = parameter_dtype(context.precision)
+        self.module = copy.deepcopy(network.module).eval().requires_grad_(False)
+        self._replace_norms()
+        self.to(context.device, self.dtype)
+        self.layers = dict(self._norm_layers())
+        self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
+        self.adapted_names = norm_names(self.module, adapted) if adapted else []
+        if adapted and not self.adapted_names:
+            raise ConfigError(f"network {network.name!r} has no norm layer in the subset {adapted!r}")
+        self._bind_parameters()
+        columns = context.class_columns
+        self.columns = None if columns is None else torch.as_tensor(columns, device=context.device)
+        shape = (1, 1, 3, 1, 1)
+        self.register_buffer("mean", torch.tensor(network.mean, device=context.device).view(shape))
+        self.register_buffer("std", torch.tensor(network.std, device=context.device).view(shape))
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """uint8 [R, B, 3, H, W] -> the network's input, normalised in float32, then in the profile's dtype."""
+        return ((pixels.to(torch.float32) / 255.0 - self.mean) / self.std).to(self.dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        statistics: str = "batch",
+        prior: float = 0.0,
+    ) -> Tensor:
+        """Logits [R, B, C] of normalised x [R, B, 3, H, W].
+
+        ``mask`` bool [R, B] restricts BatchNorm statistics to those samples of each run; a run without any uses
+        all of its samples (its output is then of no use, but finite). See ``NormState`` for the others.
+        """
+        state = self.state
+        if mask is not None and self.batch_norms:
+            mask = mask | ~mask.any(dim=1, keepdim=True)
+        else:
+            mask = None
+        state.mask, state.statistics, state.prior = mask, statistics, prior
+        logits = self.module(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
+        if logits.dtype != self.dtype:
+            logits = logits.to(self.dtype)
+        return logits if self.columns is None else logits[..., self.columns]
+
+    def single_valued(self, count: Tensor) -> Tensor:
+        """bool [R]: runs whose forward of ``count`` [R] samples gave a BatchNorm one value per channel."""
+        if any(layer.smallest_map == 1 for layer in self.batch_norms):
+            return count < 2
+        return torch.zeros_like(count, dtype=torch.bool)
+
+    def reset(self, runs: Tensor | None = None) -> None:
+        """Source values back into ``theta``; for the runs of a bool [R] mask, or for all."""
+        with torch.no_grad():
+            if runs is None:
+                self.theta.copy_(self.source_theta.expand_as(self.theta))
+            else:
+                self.theta.copy_(torch.where(runs.unsqueeze(1), self.source_theta, self.theta))
+
+    def named_adapted(self) -> Iterator[tuple[str, Tensor]]:
+        """(name such as ``layer1.0.bn1.weight``, values [R, C]) of every adapted tensor."""
+        for name, parameter in zip(self.adapted_tensor_names, self.parameters_adapted):
+            yield name, parameter.detach()
+
+    def _replace_norms(self) -> None:
+        for name, module in list(self.module.named_modules()):
+            kind = run_norm_for(module)
+            if kind is None:
+                continue
+            parent, _, leaf = name.rpartition(".")
+            setattr(self.module.get_submodule(parent), leaf, kind(module, plain_name(name), self.state))
+
+    def _norm_layers(self) -> Iterator[tuple[str, RunNorm]]:
+        for name, module in self.module.named_modules():
+            if isinstance(module, RunNorm):
+                yield plain_name(name), module
+
+    def _bind_parameters(self) -> None:
+        layers = [self.layers[name] for name in self.adapted_names]
+        values = [v for layer in layers for v in (layer.weight.detach(), layer.bias.detach())]
+        self.adapted_tensor_names = [f"{n}.{kind}" for n in self.adapted_names for kind in ("weight", "bias")]
+        source = torch.cat(values) if values else torch.zeros(0, dtype=self.dtype)
+        self.register_buffer("source_theta", source.unsqueeze(0).clone())
+        self.register_buffer("theta", source.repeat(self.runs, 1))
+        self.parameters_adapted: list[nn.Parameter] = []
+        pieces = iter(self.theta.split([len(v) for v in values], dim=1))
+        for layer in layers:
+            weight, bias = nn.Parameter(next(pieces)), nn.Parameter(next(pieces))
+            layer.bind(weight, bias)
+            self.parameters_adapted += [weight, bias]
+
+
+def gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """d loss / d parameters as one [R, P] tensor; ``loss`` is the sum over runs of each run's own loss."""
+    return torch.cat(torch.autograd.grad(loss, parameters), dim=1)

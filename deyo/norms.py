@@ -1,0 +1,213 @@
+"""Norm layers with a run axis: R runs share a network, each with its own weights, biases and statistics.
+
+Inputs hold R·B samples, run-major, so sample ``r * B + b`` belongs to run r. Adapted layers hold weight and
+bias [R, C]; the others keep the source's [C]. The normalisation itself is that of the source layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass
+class NormState:
+    """What the norm layers of one network share during a forward.
+
+    runs: R. mask: bool [R, B] or None; BatchNorm statistics are taken over these samples only (equal, up to
+    rounding, to a forward of that subset). statistics: "running" (the source's), "batch" (of this forward),
+    "record" (as "batch", and kept) or "replay" (those kept by the last "record").
+    prior: weight of the running statistics in "batch" (MEMO: 16/17), 0 elsewhere.
+    """
+
+    runs: int = 1
+    mask: Tensor | None = None
+    statistics: str = "batch"
+    prior: float = 0.0
+    recorded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+class RunNorm(nn.Module):
+    """Base of the layers: the per-run affine part, and timm's fused activation after it.
+
+    ``weight`` and ``bias`` are [R, C] if ``adapted`` (set through ``bind``) and [C] otherwise.
+    """
+
+    channel_dim = 1
+
+    def __init__(self, source: nn.Module, name: str, state: NormState) -> None:
+        super().__init__()
+        self.name = name
+        self.state = state
+        self.eps = source.eps
+        self.weight = nn.Parameter(source.weight.detach().clone(), requires_grad=False)
+        self.bias = nn.Parameter(source.bias.detach().clone(), requires_grad=False)
+        self.drop = getattr(source, "drop", None) or nn.Identity()
+        self.act = getattr(source, "act", None) or nn.Identity()
+
+    def bind(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
+        """Adapt this layer: use these [R, C] parameters from now on."""
+        self.weight = weight
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(self.normalize(x)))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def affine(self, x: Tensor) -> Tensor:
+        """Weight and bias on normalised x [R·B, ...], by run."""
+        shape = [1] * x.dim()
+        shape[self.channel_dim] = x.shape[self.channel_dim]
+        if self.weight.dim() == 1:
+            return x * self.weight.view(shape) + self.bias.view(shape)
+        runs = self.state.runs
+        split = x.view(runs, -1, *x.shape[1:])
+        per_run = [runs, *shape]
+        return (split * self.weight.view(per_run) + self.bias.view(per_run)).view(x.shape)
+
+    def shared_affine(self) -> tuple[Tensor, Tensor] | None:
+        """Weight and bias [C] if one pair serves all samples of this forward, else None."""
+        if self.weight.dim() == 1:
+            return self.weight, self.bias
+        return (self.weight[0], self.bias[0]) if self.state.runs == 1 else None
+
+
+class RunGroupNorm(RunNorm):
+    """nn.GroupNorm (and timm's GroupNormAct), exact over runs: samples do not touch each other."""
+
+    def __init__(self, source: nn.GroupNorm, name: str, state: NormState) -> None:
+        super().__init__(source, name, state)
+        self.num_groups = source.num_groups
+
+    def normalize(self, x: Tensor) -> Tensor:
+        shared = self.shared_affine()
+        if shared is not None:
+            return F.group_norm(x, self.num_groups, *shared, self.eps)
+        return self.affine(F.group_norm(x, self.num_groups, None, None, self.eps))
+
+
+class RunLayerNorm(RunNorm):
+    """nn.LayerNorm over the last axis, exact over runs."""
+
+    def __init__(self, source: nn.LayerNorm, name: str, state: NormState) -> None:
+        super().__init__(source, name, state)
+        self.normalized_shape = source.normalized_shape
+        if len(self.normalized_shape) != 1:
+            raise ValueError(f"{name}: LayerNorm over {len(self.normalized_shape)} axes is not supported")
+
+    def normalize(self, x: Tensor) -> Tensor:
+        shared = self.shared_affine()
+        if shared is not None:
+            return F.layer_norm(x, self.normalized_shape, *shared, self.eps)
+        self.channel_dim = x.dim() - 1
+        return self.affine(F.layer_norm(x, self.normalized_shape, None, None, self.eps))
+
+
+class RunLayerNorm2d(RunLayerNorm):
+    """LayerNorm over the channels of [N, C, H, W] (ConvNeXt's)."""
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return super().normalize(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RunBatchNorm(RunNorm):
+    """nn.BatchNorm2d (and timm's BatchNormAct2d) with statistics per run, over the samples of the mask.
+
+    Where a run has a single value per channel (one sample, a 1×1 map), its batch statistics do not exist and
+    the source's running ones take their place; methods skip the step of such a run.
+    """
+
+    def __init__(self, source: nn.BatchNorm2d, name: str, state: NormState) -> None:
+        super().__init__(source, name, state)
+        self.register_buffer("running_mean", source.running_mean.detach().clone())
+        self.register_buffer("running_var", source.running_var.detach().clone())
+        self.smallest_map = 0
+
+    def normalize(self, x: Tensor) -> Tensor:
+        state = self.state
+        area = x[0, 0].numel()
+        self.smallest_map = area
+        if state.statistics == "running":
+            return self._running(x)
+        if self._plain_batch_norm_suffices(x, area):
+            return F.batch_norm(x, None, None, *self.shared_affine(), True, 0.0, self.eps)
+        if state.statistics == "replay":
+            mean, var = state.recorded[self.name]
+        else:
+            mean, var = self._statistics(x, area)
+            if state.statistics == "record":
+                state.recorded[self.name] = (mean.detach(), var.detach())
+        return self._apply(x, mean, var)
+
+    def _plain_batch_norm_suffices(self, x: Tensor, area: int) -> bool:
+        state = self.state
+        one_run = state.runs == 1 and state.mask is None and state.statistics == "batch"
+        return one_run and state.prior == 0.0 and x.shape[0] * area > 1
+
+    def _running(self, x: Tensor) -> Tensor:
+        shared = self.shared_affine()
+        if shared is not None:
+            return F.batch_norm(x, self.running_mean, self.running_var, *shared, False, 0.0, self.eps)
+        return self.affine(F.batch_norm(x, self.running_mean, self.running_var, None, None, False, 0.0, self.eps))
+
+    def _statistics(self, x: Tensor, area: int) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance [R, C] of x [R·B, C, *map] over the mask's samples."""
+        runs, mask = self.state.runs, self.state.mask
+        split = self._split(x)
+        axes = (1, *range(3, split.dim()))
+        if mask is None:
+            var, mean = torch.var_mean(split, dim=axes, correction=0)
+            values = torch.full((runs, 1), split.shape[1] * area, device=x.device)
+        else:
+            keep = mask.view(runs, -1, *[1] * (split.dim() - 2))
+            values = mask.sum(1, keepdim=True) * area
+            count = values.clamp(min=1).to(split.dtype)
+            mean = torch.where(keep, split, 0).sum(axes) / count
+            centred = torch.where(keep, split - self._along(mean, split), 0)
+            var = centred.square().sum(axes) / count
+        return self._with_running(mean, var, values)
+
+    def _with_running(self, mean: Tensor, var: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        prior = self.state.prior
+        running_mean, running_var = self.running_mean.to(mean.dtype), self.running_var.to(var.dtype)
+        if prior:
+            mean = prior * running_mean + (1 - prior) * mean
+            var = prior * running_var + (1 - prior) * var
+        if self.smallest_map == 1:  # elsewhere a run always has two values or more
+            mean = torch.where(values > 1, mean, running_mean)
+            var = torch.where(values > 1, var, running_var)
+        return mean, var
+
+    def _apply(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        split = self._split(x)
+        scale = (var + self.eps).rsqrt() * self.weight
+        shift = self.bias - mean * scale
+        return (split * self._along(scale, split) + self._along(shift, split)).to(x.dtype).view(x.shape)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """x [R·B, C, *map] as [R, B, C, *map], in at least float32."""
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        return wide.view(self.state.runs, -1, *x.shape[1:])
+
+    @staticmethod
+    def _along(value: Tensor, split: Tensor) -> Tensor:
+        """[R, C] shaped to broadcast against [R, B, C, *map]."""
+        return value.view(value.shape[0], 1, value.shape[1], *[1] * (split.dim() - 3))
+
+
+def run_norm_for(module: nn.Module) -> type[RunNorm] | None:
+    """The run-axis class that replaces ``module``, or None if it is no affine norm layer."""
+    if getattr(module, "weight", None) is None or getattr(module, "bias", None) is None:
+        return None
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return RunBatchNorm
+    if isinstance(module, nn.GroupNorm):
+        return RunGroupNorm
+    if isinstance(module, nn.LayerNorm):
+        return RunLayerNorm2d if type(module).__name__.startswith("LayerNorm2d") else RunLayerNorm
+    return None
