@@ -142,7 +142,7 @@ class RunBatchNorm(RunNorm):
             mean, var = self._statistics(x, area)
             if state.statistics == "record":
                 state.recorded[self.name] = (mean.detach(), var.detach())
-        return self._apply(x, mean, var)
+        return self._standardize(x, mean, var)
 
     def _plain_batch_norm_suffices(self, x: Tensor, area: int) -> bool:
         state = self.state
@@ -183,7 +183,7 @@ class RunBatchNorm(RunNorm):
             var = torch.where(values > 1, var, running_var)
         return mean, var
 
-    def _apply(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    def _standardize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         split = self._split(x)
         scale = (var + self.eps).rsqrt() * self.weight
         shift = self.bias - mean * scale

@@ -24,7 +24,7 @@ class RunSGD:
 
     @torch.no_grad()
     def step(self, gradient: Tensor, active: Tensor) -> None:
-        """Update the runs of ``active`` bool [R] by ``gradient`` [R, P]; the others keep theta and buffer bit by bit."""
+        """Update the runs of ``active`` bool [R] by ``gradient`` [R, P]; the others stay bit by bit as they are."""
         chosen = active.unsqueeze(1)
         buffer = self.momentum * self.buffer + gradient
         self.buffer.copy_(torch.where(chosen, buffer, self.buffer))
