@@ -1,0 +1,234 @@
+"""One group of runs from start to end: streams, method, loop, rows, checkpoints, metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deyo.types import Benchmark, ConfigError, DataError, Method, MethodContext, Network, StepRecord, Stream
+from orchestrator import checkpoints, engine, provenance
+from orchestrator.attempts import classify
+from orchestrator.rows import BatchRows, SampleRows
+from orchestrator.types import (
+    Checkpoint,
+    GroupTask,
+    Message,
+    PlannedRun,
+    Rows,
+    RunConfig,
+    RunFailed,
+    RunFinished,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.worker import WorkerState
+
+BLOCK = 64
+"""Steps that the loop reports at a time; checkpoints are taken between blocks."""
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One run of a group: its stream, and what has been collected of it so far."""
+
+    run: PlannedRun
+    attempt: int
+    stream: Stream
+    decode_seconds: float
+    metrics: engine.RunMetrics
+    collectors: dict[str, BatchRows | SampleRows]
+    resume: Checkpoint | None = None
+    seconds: float = 0.0
+    handed_out: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Members advance together if this is equal: the loop and the method's state demand it."""
+        start = self.resume.step if self.resume else 0
+        return len(self.stream.order), self.stream.batch_size, self.stream.reset_at, start
+
+    def add(self, record: StepRecord, position: int) -> None:
+        self.metrics.update(record, position)
+        for collector in self.collectors.values():
+            collector.add(record, position)
+
+    def take_rows(self) -> Iterator[Rows]:
+        for grain, collector in self.collectors.items():
+            batch = collector.take()
+            if batch is not None:
+                self.handed_out.setdefault(grain, []).append(batch)
+                yield Rows(run_id=self.run.run_id, grain=grain, batch=batch)
+
+
+def run_group(task: GroupTask, state: WorkerState) -> Iterator[Message]:
+    """Run ``task``'s runs side by side; those that cannot start fail alone (if they have company)."""
+    config = task.runs[0].config
+    started_at = provenance.now()
+    benchmark = state.benchmark(task, config.benchmark, config.benchmark_options)
+    network = state.network(task, config, benchmark)
+    members = []
+    for run in task.runs:
+        try:
+            members.append(_member(task, run, state, benchmark, network))
+        except (DataError, ConfigError) as error:
+            if len(task.runs) == 1:
+                raise
+            yield RunFailed(run_id=run.run_id, failure=classify(error))
+    by_shape: dict[tuple[Any, ...], list[Member]] = {}
+    for member in members:
+        by_shape.setdefault(member.shape, []).append(member)
+    for group in by_shape.values():
+        yield from _advance(group, task, state, benchmark, network, started_at)
+
+
+def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Benchmark, network: Network) -> Member:
+    config, attempt = run.config, task.attempts[run.run_id]
+    before = time.perf_counter()
+    images = state.image_set(benchmark, config)
+    decode_seconds = time.perf_counter() - before
+    stream = engine.make_stream(
+        config.scenario,
+        images,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        max_images=config.max_images,
+        **config.scenario_options,
+    )
+    collectors: dict[str, BatchRows | SampleRows] = {"batches": BatchRows(run.run_id, attempt)}
+    if config.record_samples:
+        collectors["samples"] = SampleRows(run.run_id, attempt, config.batch_size, images.domain_names)
+    classes = network.num_classes if benchmark.class_columns is None else len(benchmark.class_columns)
+    return Member(
+        run=run,
+        attempt=attempt,
+        stream=stream,
+        decode_seconds=decode_seconds,
+        metrics=engine.RunMetrics(
+            classes,
+            benchmark.group_names,
+            images.domain_names,
+            getattr(benchmark, "train_group_sizes", None),
+        ),
+        collectors=collectors,
+        resume=task.resume.get(run.run_id),
+    )
+
+
+def _advance(
+    members: Sequence[Member],
+    task: GroupTask,
+    state: WorkerState,
+    benchmark: Benchmark,
+    network: Network,
+    started_at: str,
+) -> Iterator[Message]:
+    config = members[0].run.config
+    state.reset_peak()
+    method = _method(members, state, benchmark, network)
+    start = 0
+    if members[0].resume:
+        start = members[0].resume.step
+        yield from _restore(members, method)
+    clock = _Clock(state)
+    last_checkpoint = time.monotonic()
+    records = engine.adapt(method, [m.stream for m in members], start_step=start, block=BLOCK)
+    for record in clock.timed(records):
+        for position, member in enumerate(members):
+            member.add(record, position)
+        if (record.step + 1 - start) % BLOCK:
+            continue
+        for member in members:
+            yield from member.take_rows()
+        more = record.step + 1 < len(members[0].stream)
+        if more and time.monotonic() - last_checkpoint >= task.checkpoint_seconds:
+            yield from _checkpoints(members, method, record.step + 1, clock.seconds / len(members))
+            last_checkpoint = time.monotonic()
+    for member in members:
+        yield from member.take_rows()
+        row = _row(member, state, network, clock.seconds / len(members), len(members))
+        yield RunFinished(run_id=member.run.run_id, row={**row, "started_at": started_at})
+
+
+def _row(member: Member, state: WorkerState, network: Network, seconds: float, group_size: int) -> dict[str, Any]:
+    """The finished run's columns, but for its identity and axes, which the driver knows."""
+    summary = member.metrics.summary()
+    peak, resident = state.memory_peak()
+    total = member.seconds + seconds
+    return {
+        **state.stamps,
+        **summary,
+        "skipped_images": member.stream.images.skipped,
+        "seconds": total,
+        "decode_seconds": member.decode_seconds,
+        "images_per_second": summary["images"] / total if total > 0 else None,
+        "peak_memory_bytes": peak,
+        "group_memory_bytes": peak - resident,
+        "group_size": group_size,
+        "finished_at": provenance.now(),
+        "weights_sha256": network.sha256,
+        "weights_source": network.source,
+        "data_fingerprint": member.stream.images.fingerprint,
+        "stream_digest": member.stream.digest,
+    }
+
+
+def _method(members: Sequence[Member], state: WorkerState, benchmark: Benchmark, network: Network) -> Method:
+    config = members[0].run.config
+    settings = [engine.settings_from_json(config.method, dict(m.run.config.settings)) for m in members]
+    context = MethodContext(
+        network=network,
+        seeds=[m.run.config.seed for m in members],
+        batch_size=config.batch_size,
+        device=state.device,
+        precision=config.precision,
+        class_columns=benchmark.class_columns,
+        source=benchmark.source_images() if _needs_source(config) else None,
+    )
+    return engine.create_method(config.method, context, settings)
+
+
+def _needs_source(config: RunConfig) -> bool:
+    """Whether the method measures something on clean source images first (EATA's Fisher matrix)."""
+    return bool(config.settings.get("fisher_strength"))
+
+
+def _restore(members: Sequence[Member], method: Method) -> Iterator[Message]:
+    """Put the members where their checkpoints were taken; their earlier rows are handed out again."""
+    saved = [checkpoints.unpack(m.resume.blob) for m in members if m.resume]
+    method.load_state_dict(checkpoints.merge(saved))
+    for member, past in zip(members, saved):
+        member.metrics.load_state_dict(past.metrics)
+        member.seconds = past.seconds
+        for grain, batches in past.rows.items():
+            for batch in batches:
+                renumbered = checkpoints.renumber(batch, member.attempt)
+                member.handed_out.setdefault(grain, []).append(renumbered)
+                yield Rows(run_id=member.run.run_id, grain=grain, batch=renumbered)
+
+
+def _checkpoints(members: Sequence[Member], method: Method, step: int, seconds: float) -> Iterator[Checkpoint]:
+    method_state = method.state_dict()
+    for position, member in enumerate(members):
+        blob = checkpoints.pack(method_state, position, len(members), member.metrics.state_dict(), member.handed_out)
+        yield Checkpoint(run_id=member.run.run_id, step=step, blob=blob)
+
+
+class _Clock:
+    """Seconds spent in the loop alone, the device synchronised at both ends."""
+
+    def __init__(self, state: WorkerState) -> None:
+        self.state = state
+        self.seconds = 0.0
+
+    def timed(self, records: Iterator[StepRecord]) -> Iterator[StepRecord]:
+        while True:
+            before = time.perf_counter()
+            record = next(records, None)
+            if record is None:
+                self.state.synchronise()
+            self.seconds += time.perf_counter() - before
+            if record is None:
+                return
+            yield record

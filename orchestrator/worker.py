@@ -1,0 +1,228 @@
+"""What a worker does with a task, without Ray: opens data and networks, runs the group, hands out messages.
+
+A worker lives long and keeps what the next task may need again: benchmarks, networks, decoded images (on the
+GPU, where they fit). It knows neither the result store nor MLflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import sys
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from deyo.types import Benchmark, ImageSet, Network
+from orchestrator import engine, provenance
+from orchestrator.grouping import images_key, network_key
+from orchestrator.rows import canonical
+from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, RunConfig, Task
+
+T = TypeVar("T")
+
+
+class WrongDeviceError(RuntimeError):
+    """The process does not see the GPU that was assigned to it."""
+
+
+class Resident(Generic[T]):
+    """Least recently used values up to a total size (bytes, or a count where every size is 1)."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self._held: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], float] = lambda _: 1) -> T:
+        """The value of ``key``, made if it is not held; older ones are let go beyond the budget."""
+        if key in self._held:
+            self._held.move_to_end(key)
+            return self._held[key][0]
+        value = make()
+        self._held[key] = (value, size(value))
+        while self.used > self.budget and len(self._held) > 1:
+            self._held.popitem(last=False)
+        return value
+
+    @property
+    def used(self) -> float:
+        return sum(size for _, size in self._held.values())
+
+    def clear(self) -> None:
+        self._held.clear()
+
+
+@dataclass
+class WorkerState:
+    """A worker's device and what it keeps between tasks.
+
+    ``image_share`` is the part of a GPU's memory for resident images; on a CPU they stay where the benchmark
+    keeps them (memory-mapped).
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    cache: Path | None = None
+    image_share: float = 0.35
+    device_uuid: str = ""
+    visible_devices: str | None = None
+    benchmarks: Resident[Benchmark] = field(default_factory=lambda: Resident(4))
+    networks: Resident[Network] = field(default_factory=lambda: Resident(3))
+    images: Resident[ImageSet] = field(default_factory=lambda: Resident(64))
+
+    def __post_init__(self) -> None:
+        self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.device_name = "cpu"
+        if self.device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self.device)
+            self.device_name = properties.name
+            self.device_uuid = str(properties.uuid)
+            self.images = Resident(self.image_share * properties.total_memory)
+        self.stamps: Mapping[str, Any] = provenance.stamps(str(self.device), self.device_name)
+
+    def check_device(self) -> None:
+        """Raises ``WrongDeviceError`` if the device is no longer the one that this worker started on."""
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if seen != self.visible_devices:
+            raise WrongDeviceError(f"CUDA_VISIBLE_DEVICES changed from {self.visible_devices} to {seen}")
+        if self.device.type == "cuda":
+            uuid = str(torch.cuda.get_device_properties(self.device).uuid)
+            if uuid != self.device_uuid:
+                raise WrongDeviceError(f"this worker started on GPU {self.device_uuid} and now sees {uuid}")
+
+    def benchmark(self, task: Task, name: str, options: Mapping[str, Any]) -> Benchmark:
+        skip_bad = isinstance(task, GroupTask) and task.skip_bad
+        root = task.locations.get(name)
+
+        def make() -> Benchmark:
+            kwargs: dict[str, Any] = dict(options) | ({"skip_bad": True} if skip_bad else {})
+            return engine.open_benchmark(name, root=Path(root) if root else None, cache=self.cache, **kwargs)
+
+        return self.benchmarks.get((name, canonical(options), root, skip_bad), make)
+
+    def network(self, task: GroupTask, config: RunConfig, benchmark: Benchmark) -> Network:
+        """The network of ``config``; from the sweep's own checkpoint where it was pretrained for it."""
+        key = network_key(config)
+        artifact = task.artifacts.get(key)
+        given = task.locations.get(config.model)
+
+        def make() -> Network:
+            weights = self.artifact_path(artifact) if artifact else Path(given) if given else None
+            return engine.load_network(
+                config.model,
+                weights=weights,
+                cache=self.cache,
+                pretrain_seed=config.pretrain_seed,
+                benchmark=benchmark,
+            )
+
+        kept = (key, config.benchmark, canonical(config.benchmark_options), artifact and artifact.sha256, given)
+        return self.networks.get(kept, make)
+
+    def image_set(self, benchmark: Benchmark, config: RunConfig) -> ImageSet:
+        """The images of ``config``'s stream, on the GPU if they fit into its share."""
+
+        def make() -> ImageSet:
+            found = engine.images_for(
+                benchmark, config.scenario, config.corruption, config.severity, config.corruptions
+            )
+            return self._resident(found)
+
+        return self.images.get((images_key(config), config.scenario), make, self._bytes)
+
+    def artifact_path(self, artifact: Artifact) -> Path:
+        """A file on this host with the artifact's bytes, named by their hash."""
+        if not artifact.blob:
+            return Path(artifact.path)
+        folder = artifact_folder(self.cache)
+        path = folder / f"{artifact.sha256}.safetensors"
+        if not path.exists():
+            write_atomically(path, artifact.blob)
+        return path
+
+    def memory_peak(self) -> tuple[int, int]:
+        """Peak bytes since ``reset_peak`` and how much of that is resident images."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device), int(self.images.used)
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, 0
+
+    def reset_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def recover(self) -> None:
+        """After a failed task: let go of what may hold memory."""
+        self.images.clear()
+        self.networks.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _resident(self, images: ImageSet) -> ImageSet:
+        size = int(np.prod(images.pixels.shape))
+        if self.device.type != "cuda" or size > self.images.budget / 2:
+            return images
+        pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=self.device)
+        for start in range(0, len(images), 1024):
+            indices = np.arange(start, min(start + 1024, len(images)))
+            pixels[start : start + len(indices)] = torch.from_numpy(np.ascontiguousarray(images.pixels[indices]))
+        return replace(images, pixels=pixels)
+
+    def _bytes(self, images: ImageSet) -> float:
+        """Bytes on the GPU; on a CPU image sets are counted instead."""
+        if self.device.type != "cuda":
+            return 1
+        return float(np.prod(images.pixels.shape)) if isinstance(images.pixels, torch.Tensor) else 0.0
+
+
+def execute(task: Task, state: WorkerState) -> Iterator[Message]:
+    """Run ``task`` and hand out its messages as they come. Raises what made the whole task fail."""
+    from orchestrator.group_run import run_group
+
+    state.check_device()
+    if isinstance(task, PretrainTask):
+        yield _pretrain(task, state)
+    else:
+        yield from run_group(task, state)
+
+
+def _pretrain(task: PretrainTask, state: WorkerState) -> Artifact:
+    benchmark = state.benchmark(task, task.benchmark, task.benchmark_options)
+    recipe = engine.recipe_for(task.model, task.benchmark)
+    path = engine.pretrain(recipe, benchmark, task.seed, device=state.device, cache=state.cache)
+    return read_artifact(task.key, path)
+
+
+def read_artifact(key: str, path: Path) -> Artifact:
+    """The artifact that a checkpoint file is, with its bytes."""
+    blob = path.read_bytes()
+    return Artifact(key=key, path=str(path), sha256=hashlib.sha256(blob).hexdigest(), blob=blob)
+
+
+def artifact_folder(cache: Path | None) -> Path:
+    from deyo.benchmarks import default_cache
+
+    return (cache or default_cache()) / "checkpoints"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that no reader ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
