@@ -1,0 +1,155 @@
+"""What the engine knows of benchmarks, networks, methods and scenarios, asked once for each distinct question.
+
+The engine is imported when first asked, so that a spec's shape is checked (and its errors shown) without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deyo.types import ConfigError, NetworkInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A method's settings as asked for, and all that their resolution depends on."""
+
+    method: str
+    overrides: Mapping[str, Any]
+    model: str
+    batch_size: int
+    num_classes: int
+    benchmark: str
+    scenario: str
+    protocol: str
+
+    def key(self) -> tuple[Any, ...]:
+        """A hashable form."""
+        return tuple(_key(v) if isinstance(v, Mapping) else v for v in vars(self).values())
+
+
+class Catalog:
+    """Cached answers of the engine. Errors (``ConfigError``) are not cached: they end the expansion."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[Any, ...], Any] = {}
+
+    def benchmark(self, name: str, options: Mapping[str, Any]) -> Any:
+        """``BenchmarkInfo`` of ``name`` with ``options``."""
+
+        def ask() -> Any:
+            from deyo.benchmarks import benchmark_info
+
+            return benchmark_info(name, **options)
+
+        return self._once(("benchmark", name, _key(options)), ask)
+
+    def benchmark_names(self) -> list[str]:
+        from deyo.benchmarks import benchmark_names
+
+        return self._once(("benchmarks",), benchmark_names)
+
+    def network(self, name: str) -> NetworkInfo:
+        def ask() -> NetworkInfo:
+            from deyo.networks import network_info
+
+            return network_info(name)
+
+        return self._once(("network", name), ask)
+
+    def has_recipe(self, model: str, benchmark: str) -> bool:
+        """Whether the project pretrains ``model`` itself for ``benchmark``."""
+
+        def ask() -> bool:
+            from deyo.pretrain import recipe_for
+
+            return recipe_for(model, benchmark) is not None
+
+        return self._once(("recipe", model, benchmark), ask)
+
+    def weights_id(self, model: str, benchmark: str) -> str:
+        """What identifies the weights that a run starts from (``deyo.networks.weights_id``)."""
+
+        def ask() -> str:
+            from deyo.networks import weights_id
+
+            return weights_id(model, benchmark)
+
+        return self._once(("weights", model, benchmark), ask)
+
+    def scenario_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """``options`` of scenario ``name`` with defaults filled in."""
+
+        def ask() -> dict[str, Any]:
+            from deyo.streams import scenario_options
+
+            return dict(scenario_options(name, options))
+
+        return self._once(("scenario", name, _key(options)), ask)
+
+    def settings(self, question: Question) -> dict[str, Any]:
+        """Every field of the method's settings, as JSON values."""
+
+        def ask() -> dict[str, Any]:
+            from deyo.methods import resolve_settings, settings_to_json
+
+            resolved = resolve_settings(
+                question.method,
+                question.overrides,
+                info=self.network(question.model),
+                batch_size=question.batch_size,
+                num_classes=question.num_classes,
+                benchmark=question.benchmark,
+                scenario=question.scenario,
+                protocol=question.protocol,
+            )
+            return settings_to_json(resolved)
+
+        return self._once(("settings", *question.key()), ask)
+
+    def check_method(self, name: str) -> None:
+        """Raises ``ConfigError`` if there is no method of this name."""
+
+        def ask() -> Any:
+            from deyo.methods import settings_class
+
+            return settings_class(name)
+
+        self._once(("method", name), ask)
+
+    def num_classes(self, benchmark: str, options: Mapping[str, Any], model: str, root: str | None) -> int:
+        """Classes that predictions are over: the benchmark's, or the network's where only the data can tell."""
+        info = self.benchmark(benchmark, options)
+        if info.num_classes is not None:
+            return info.num_classes
+        known = self.network(model).num_classes
+        if known is not None:
+            return known
+
+        def ask() -> int:
+            from deyo.benchmarks import open_benchmark
+
+            return open_benchmark(benchmark, root=root, **options).num_classes
+
+        return self._once(("classes", benchmark, _key(options), root), ask)
+
+    def stamps(self) -> dict[str, Any]:
+        """The engine's own version stamps."""
+        from deyo.numerics import NUMERICS_VERSION, code_digest
+
+        return {"numerics_version": NUMERICS_VERSION, "code_digest": code_digest()}
+
+    def _once(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        if key not in self._answers:
+            self._answers[key] = ask()
+        return self._answers[key]
+
+
+def _key(options: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(options, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ConfigError(f"options must be plain values, found {options!r}") from None
