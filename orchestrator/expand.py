@@ -13,9 +13,10 @@ from deyo.types import ConfigError, DataError
 from orchestrator.catalog import Catalog, Question
 from orchestrator.identity import config_id
 from orchestrator.specfile import Document, Key, key_text
-from orchestrator.specmodel import Grid, MethodEntry, SweepSpec
+from orchestrator.specmodel import Grid, SweepSpec
 from orchestrator.suggest import suggest
 from orchestrator.types import RunConfig
+from orchestrator.variants import check_axes, choices, product_of, resolve, settings_of, variants_of
 
 MAX_RUNS = 250_000
 SPANNING = ("mixed", "continual")
@@ -43,16 +44,6 @@ class _Place:
     scenario_options: Mapping[str, Any]
     conditions: Sequence[tuple[str | None, int | None, tuple[str, ...]]]
     batch_sizes: Sequence[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Variant:
-    """One method of a grid with one choice for each list among its settings."""
-
-    method: str
-    label: str
-    overrides: Mapping[str, Any]
-    key: Key
 
 
 def expand(spec: SweepSpec, catalog: Catalog | None = None) -> list[RunConfig]:
@@ -89,7 +80,7 @@ def _merge(first: Expanded, other: RunConfig) -> Expanded:
 
 
 def _grid_runs(spec: SweepSpec, grid: Grid, key: Key, catalog: Catalog) -> Iterator[RunConfig]:
-    variants = [v for i, m in enumerate(grid.methods) for v in _variants(spec, grid, m, (*key, "methods", i))]
+    variants = [v for i, m in enumerate(grid.methods) for v in variants_of(spec, grid, m, (*key, "methods", i))]
     for v in {v.method: v for v in variants}.values():
         with _located(spec.document, v.key):
             catalog.check_method(v.method)
@@ -115,8 +106,7 @@ def _grid_runs(spec: SweepSpec, grid: Grid, key: Key, catalog: Catalog) -> Itera
                     scenario=place.scenario,
                     protocol=protocol,
                 )
-                with _located(spec.document, variant.key):
-                    settings = catalog.settings(question)
+                settings = resolve(question, variant, catalog, spec.document)
                 for (corruption, severity, span), pretrain_seed, seed in itertools.product(
                     place.conditions, pretrain_seeds, seeds
                 ):
@@ -145,7 +135,7 @@ def _grid_runs(spec: SweepSpec, grid: Grid, key: Key, catalog: Catalog) -> Itera
 def _places(grid: Grid, key: Key, catalog: Catalog, document: Document) -> Iterator[_Place]:
     for (b, benchmark), (s, scenario) in itertools.product(enumerate(grid.benchmark), enumerate(grid.scenario)):
         for options, scenario_options in itertools.product(
-            _product(grid.benchmark_options), _product(grid.scenario_options)
+            product_of(grid.benchmark_options), product_of(grid.scenario_options)
         ):
             with _located(document, (*key, "benchmark_options") if options else (*key, "benchmark", b)):
                 info = catalog.benchmark(benchmark, options)
@@ -222,45 +212,14 @@ def _check_network(model: str, place: _Place, catalog: Catalog) -> bool:
     return False
 
 
-def _variants(spec: SweepSpec, grid: Grid, entry: MethodEntry, key: Key) -> list[_Variant]:
-    """One variant for each choice from the lists among the settings; labels name what differs."""
-    merged = _settings_of(spec, grid, entry)
-    axes = [name for name, value in merged.items() if isinstance(value, list)]
-    named = axes if entry.label else [*entry.settings, *(a for a in axes if a not in entry.settings)]
-    base = entry.label or entry.name
-    variants = []
-    for overrides in _product(merged):
-        text = ", ".join(f"{name}={_short(overrides[name])}" for name in named)
-        variants.append(
-            _Variant(method=entry.name, label=f"{base} [{text}]" if text else base, overrides=overrides, key=key)
-        )
-    return variants
-
-
-def _settings_of(spec: SweepSpec, grid: Grid, entry: MethodEntry) -> dict[str, Any]:
-    """The spec's settings for this method, then the grid's, then the entry's own: the nearest wins."""
-    return {**spec.settings.get(entry.name, {}), **grid.settings.get(entry.name, {}), **entry.settings}
-
-
-def _short(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _product(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """``options`` with each list replaced by each of its values."""
-    choices = [value if isinstance(value, list) else [value] for value in options.values()]
-    for chosen in itertools.product(*choices):
-        yield dict(zip(options, chosen, strict=True))
-
-
 def _check_size(spec: SweepSpec, catalog: Catalog) -> None:
     """Refuse products beyond ``MAX_RUNS`` by arithmetic alone."""
     total = 0
     for index, grid in enumerate(spec.runs):
         for name in ("benchmark_options", "scenario_options"):
-            _check_axes(getattr(grid, name), ("runs", index, name), spec.document)
+            check_axes(getattr(grid, name), ("runs", index, name), spec.document)
         for m, entry in enumerate(grid.methods):
-            _check_axes(_settings_of(spec, grid, entry), ("runs", index, "methods", m), spec.document)
+            check_axes(settings_of(spec, grid, entry), ("runs", index, "methods", m), spec.document)
         total += _grid_size(spec, grid)
         if total > MAX_RUNS:
             raise spec.document.error(
@@ -283,22 +242,9 @@ def _grid_size(spec: SweepSpec, grid: Grid) -> int:
     ]
     if not set(grid.scenario) & set(SPANNING):
         lists.append(grid.corruptions)
-    variants = sum(_choices(_settings_of(spec, grid, entry)) for entry in grid.methods)
-    options = _choices(grid.benchmark_options) * _choices(grid.scenario_options)
+    variants = sum(choices(settings_of(spec, grid, entry)) for entry in grid.methods)
+    options = choices(grid.benchmark_options) * choices(grid.scenario_options)
     return math.prod(len(x) for x in lists if x is not None) * variants * options
-
-
-def _choices(options: Mapping[str, Any]) -> int:
-    return math.prod(len(v) for v in options.values() if isinstance(v, list))
-
-
-def _check_axes(options: Mapping[str, Any], key: Key, document: Document) -> None:
-    for name, value in options.items():
-        if value == []:
-            raise document.error((*key, name), "an empty list; it would leave no runs")
-        values = value if isinstance(value, list) else [value]
-        if any(isinstance(v, dict | list) for v in values) or value is None:
-            raise document.error((*key, name), "expected a value, or a list of values to try each")
 
 
 def _check_shared(spec: SweepSpec, catalog: Catalog) -> None:
