@@ -1,0 +1,108 @@
+"""What the benchmarks share: checked conditions, prepared arrays, clean images, corruptions made here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deyo.benchmarks.info import BenchmarkInfo, nearest
+from deyo.benchmarks.sources import GENERATED_QUALITY, CorruptedSource
+from deyo.cache import Progress, Recipe, Source, open_images
+from deyo.corruptions import VERSION as CORRUPTIONS_VERSION
+from deyo.types import ConfigError, DataError, ImageSet
+
+
+class BaseBenchmark(ABC):
+    """A benchmark over recipes; subclasses say how each part is opened.
+
+    ``workers`` and ``progress`` are for ``deyo.cache.prepare``. Opened sets are kept, so asking twice is free.
+    """
+
+    class_columns: np.ndarray | None = None
+
+    def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
+        self.info, self.root, self.cache, self.skip_bad = info, root, cache, skip_bad
+        self.name = info.name
+        self.corruptions, self.severities, self.group_names = info.corruptions, info.severities, info.group_names
+        self.workers: int | None = None
+        self.progress: Progress | None = None
+        self._opened: dict[str, ImageSet] = {}
+
+    @property
+    def num_classes(self) -> int:
+        return self.info.num_classes or self._counted_classes()
+
+    @property
+    def image_size(self) -> int:
+        return self.info.image_size or int(self.images_clean().pixels.shape[1])
+
+    def images(self, corruption: str | None = None, severity: int | None = None) -> ImageSet:
+        """The test images of one condition (``Benchmark.images``)."""
+        self.check(corruption, severity)
+        return self._open(self.recipe(corruption, severity))
+
+    def source_images(self) -> ImageSet:
+        """Clean source images. Raises ``DataError`` if the benchmark has none."""
+        raise DataError(f"{self.name} has no clean source images")
+
+    def train_images(self) -> ImageSet:
+        """Images to pretrain on. Raises ``DataError`` if the benchmark offers none."""
+        raise DataError(f"{self.name} has no training images; choose a network that comes pretrained")
+
+    @abstractmethod
+    def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
+        """How the array of a checked condition is made."""
+
+    def check(self, corruption: str | None, severity: int | None) -> None:
+        """Raises ``ConfigError`` unless the benchmark has this condition."""
+        if not self.corruptions:
+            if corruption is not None or severity is not None:
+                raise ConfigError(f"{self.name} has no corruptions; found {corruption!r}, severity {severity}")
+            return
+        if corruption not in self.corruptions:
+            raise ConfigError(
+                f"{self.name} has no corruption {corruption!r}; it has: {', '.join(self.corruptions)}."
+                + nearest(str(corruption), self.corruptions)
+            )
+        if severity not in self.severities:
+            raise ConfigError(f"{self.name}: severity is {severity!r}, expected one of {self.severities}")
+
+    def images_clean(self) -> ImageSet:
+        """The test images without a corruption, where they are known."""
+        return self.source_images()
+
+    def _counted_classes(self) -> int:
+        raise DataError(f"{self.name}: the number of classes is not known")
+
+    def _open(self, recipe: Recipe) -> ImageSet:
+        if recipe.name not in self._opened:
+            self._opened[recipe.name] = open_images(
+                recipe, self.cache, skip_bad=self.skip_bad, workers=self.workers, progress=self.progress
+            )
+        return self._opened[recipe.name]
+
+    def _recipe(self, part: str, open_source: Any, **config: Any) -> Recipe:
+        return Recipe(
+            name=f"{self.name}/{part}",
+            config={"options": dict(self.info.options), **config},
+            open=open_source,
+            root=self.root,
+        )
+
+    def _generated(self, corruption: str, severity: int, constants: str, seed: int) -> Recipe:
+        """The clean test images with a corruption made here, JPEG quality 85 as ImageNet-C."""
+
+        def open_source() -> Source:
+            return CorruptedSource(self.images_clean(), corruption, severity, seed=seed, constants=constants)
+
+        return self._recipe(
+            f"{corruption}/{severity}",
+            open_source,
+            generated=CORRUPTIONS_VERSION,
+            constants=constants,
+            seed=seed,
+            quality=GENERATED_QUALITY,
+        )

@@ -1,0 +1,122 @@
+"""Benchmarks on scikit-learn's bundled digits, 1,797 real scans of 8x8: nothing to download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from deyo.benchmarks import colored
+from deyo.benchmarks.base import BaseBenchmark
+from deyo.benchmarks.info import ALL_SEVERITIES, GROUP_SCENARIOS, IMAGE_SCENARIOS, BenchmarkInfo, resolve_options
+from deyo.benchmarks.sources import ArraySource
+from deyo.cache import Recipe
+from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from deyo.types import ImageSet
+
+TRAIN_SCANS = 797  # the first ones; the other 1,000, by other writers, are the test set
+DATA_VERSION = 1  # grows if the pixels below change
+
+
+def load_scans(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The 1,797 scans enlarged to ``size`` pixels (bicubic), uint8 [N, size, size], and their digits [N]."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    levels = np.round(bunch.images * (255 / 16)).astype(np.uint8)
+    enlarged = [Image.fromarray(scan).resize((size, size), Image.Resampling.BICUBIC) for scan in levels]
+    return np.stack([np.asarray(image) for image in enlarged]), bunch.target.astype(np.int64)
+
+
+class DigitsC(BaseBenchmark):
+    """Digits at 32x32 in three equal channels; corrupted test scans, clean training scans.
+
+    The corruptions have ImageNet-C's constants, which at 32 pixels hurt a lot, and are ``generated``.
+    """
+
+    @staticmethod
+    def describe(**options: Any) -> BenchmarkInfo:
+        defaults = {"constants": "imagenet", "corruption_seed": 0}
+        choices = {"constants": ["imagenet", "tiny-imagenet", "cifar"]}
+        return BenchmarkInfo(
+            name="digits-c",
+            num_classes=10,
+            image_size=32,
+            corruptions=CORRUPTIONS + EXTRA_CORRUPTIONS,
+            severities=ALL_SEVERITIES,
+            scenarios=IMAGE_SCENARIOS,
+            generated=True,
+            options=resolve_options("digits-c", options, defaults, choices),
+        )
+
+    def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
+        super().__init__(info, root=None, cache=cache, skip_bad=skip_bad)
+
+    def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
+        options = self.info.options
+        return self._generated(corruption, severity, options["constants"], options["corruption_seed"])
+
+    def images_clean(self) -> ImageSet:
+        return self._open(self._recipe("clean-test", lambda: _scans(slice(TRAIN_SCANS, None)), data=DATA_VERSION))
+
+    def train_images(self) -> ImageSet:
+        """The 797 clean training scans."""
+        return self._open(self._recipe("train", lambda: _scans(slice(None, TRAIN_SCANS)), data=DATA_VERSION))
+
+    def source_images(self) -> ImageSet:
+        """The clean training scans."""
+        return self.train_images()
+
+
+def _scans(part: slice) -> ArraySource:
+    gray, digits = load_scans(32)
+    return ArraySource(np.repeat(gray[part, :, :, None], 3, axis=3), digits[part])
+
+
+class ColoredDigits(BaseBenchmark):
+    """ColoredMNIST's recipe on the digits, at MNIST's 28x28: 599 images in each environment."""
+
+    @staticmethod
+    def describe(**options: Any) -> BenchmarkInfo:
+        defaults = {"recipe": "official", "numpy_seed": 2024}
+        return BenchmarkInfo(
+            name="colored-digits",
+            num_classes=2,
+            image_size=28,
+            group_names=colored.GROUP_NAMES,
+            scenarios=GROUP_SCENARIOS,
+            options=resolve_options("colored-digits", options, defaults, {"recipe": colored.RECIPES}),
+        )
+
+    def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
+        super().__init__(info, root=None, cache=cache, skip_bad=skip_bad)
+
+    def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
+        return self._environments("test", [2])
+
+    def train_images(self) -> ImageSet:
+        """Both training environments, one after the other (1,198 images)."""
+        return self._open(self._environments("train", [0, 1]))
+
+    def source_images(self) -> ImageSet:
+        """The training images."""
+        return self.train_images()
+
+    def correlations(self) -> dict[str, dict[str, float]]:
+        """See ``colored.correlations``."""
+        return colored.correlations(self._coloring(load_scans(8)[1]))
+
+    def _coloring(self, digits: np.ndarray) -> colored.Coloring:
+        return colored.color(digits, **self.info.options)
+
+    def _environments(self, part: str, numbers: list[int]) -> Recipe:
+        def open_source() -> ArraySource:
+            gray, digits = load_scans(28)
+            coloring = self._coloring(digits)
+            here = np.isin(coloring.environment, numbers)
+            pixels = colored.paint(gray[here], coloring.red[here])
+            return ArraySource(pixels, coloring.target[here], coloring.groups[here])
+
+        return self._recipe(part, open_source, data=DATA_VERSION)

@@ -1,0 +1,79 @@
+"""The registry of benchmarks: one line each, loaded when first asked for.
+
+A user's own benchmark is announced by an installed package through the entry-point group
+``deyo.benchmarks``: name = "package.module:Class", a class like those here.
+"""
+
+from __future__ import annotations
+
+from functools import cache as memoise
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from deyo.benchmarks.info import BenchmarkInfo, default_cache, find_root, nearest
+from deyo.types import Benchmark, ConfigError
+
+BUILT_IN = {
+    "digits-c": "deyo.benchmarks.digits:DigitsC",
+    "colored-digits": "deyo.benchmarks.digits:ColoredDigits",
+}
+
+
+class BenchmarkClass(Protocol):
+    """What a registry line or entry point names."""
+
+    @staticmethod
+    def describe(**options: Any) -> BenchmarkInfo:
+        """Facts without data; raises ``ConfigError`` for a wrong option."""
+
+    def __call__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> Benchmark: ...
+
+
+@memoise
+def _announced() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group="deyo.benchmarks")}
+
+
+def benchmark_names() -> list[str]:
+    """Every benchmark's name: those of this package, then those that installed packages announce."""
+    return [*BUILT_IN, *sorted(set(_announced()) - set(BUILT_IN))]
+
+
+def benchmark_class(name: str) -> BenchmarkClass:
+    """The class behind ``name``. Raises ``ConfigError`` with the nearest names."""
+    if name in BUILT_IN:
+        module, attribute = BUILT_IN[name].split(":")
+        return getattr(import_module(module), attribute)
+    if name in _announced():
+        return _announced()[name].load()
+    names = benchmark_names()
+    raise ConfigError(f"no benchmark {name!r}; there are: {', '.join(names)}.{nearest(name, names)}")
+
+
+def benchmark_info(name: str, **options: Any) -> BenchmarkInfo:
+    """What is known of a benchmark without its data. Raises ``ConfigError`` for a wrong name or option."""
+    return benchmark_class(name).describe(**options)
+
+
+def open_benchmark(
+    name: str,
+    *,
+    root: Path | str | None = None,
+    cache: Path | str | None = None,
+    skip_bad: bool = False,
+    **options: Any,
+) -> Benchmark:
+    """Open a benchmark; its files are read when images are first asked for.
+
+    ``root`` is where its data lies (default: see ``find_root``), ``cache`` where prepared arrays go (default:
+    ``default_cache``). ``skip_bad`` leaves unreadable images out and counts them instead of refusing the set.
+    """
+    made = benchmark_class(name)
+    return made(
+        made.describe(**options),
+        root=find_root(name, root),
+        cache=Path(cache).expanduser() if cache is not None else default_cache(),
+        skip_bad=skip_bad,
+    )

@@ -1,0 +1,148 @@
+"""Where images come from: files, arrays, and corruptions of other images. All are ``deyo.cache.Source``."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from deyo.cache import digest
+from deyo.corruptions import corrupt, jpeg_round_trip
+from deyo.types import ImageSet
+
+GENERATED_QUALITY = 85  # JPEG quality in which ImageNet-C was stored
+_SAMPLED_FILES = 16
+
+
+class ArraySource:
+    """Images that are an array already: uint8 [N, H, W, 3] (or a memory map of them)."""
+
+    def __init__(
+        self, pixels: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None, *, identity: Any = None
+    ) -> None:
+        """``identity`` (JSON) stands for the pixels in the fingerprint; by default they are hashed."""
+        self.pixels, self.labels, self.groups = pixels, labels.astype(np.int64), groups
+        self.shape = pixels.shape
+        self.fingerprint = digest(
+            pixels if identity is None else identity, self.labels, [] if groups is None else groups
+        )
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        return np.asarray(self.pixels[indices]), {}
+
+
+class CorruptedSource:
+    """``base`` with one corruption, stored through JPEG as ImageNet-C was: "generated" images.
+
+    Image k's randomness hangs on (seed, corruption, severity, k) alone. ``quality`` None leaves JPEG out.
+    """
+
+    def __init__(
+        self,
+        base: ImageSet,
+        corruption: str,
+        severity: int,
+        *,
+        seed: int,
+        constants: str = "imagenet",
+        quality: int | None = GENERATED_QUALITY,
+    ) -> None:
+        self.base, self.labels, self.groups = base, base.labels, base.groups
+        self.shape = tuple(base.pixels.shape)
+        self._how = (corruption, severity, seed, constants, quality)
+        self.fingerprint = digest(base.fingerprint)
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        corruption, severity, seed, constants, quality = self._how
+        clean = torch.from_numpy(np.ascontiguousarray(self.base.pixels[indices]))
+        images = corrupt(clean, corruption, severity, seed=seed, indices=torch.from_numpy(indices), constants=constants)
+        if quality is not None:
+            images = jpeg_round_trip(images, quality)
+        return images.numpy(), {}
+
+
+class FileSource:
+    """Image files, decoded by Pillow and cut to one size by ``transform``.
+
+    The fingerprint holds the number of files, every name with its label in order (so the classes' order too),
+    and the contents of a sample of files.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        labels: np.ndarray,
+        size: int,
+        transform: Callable[[Image.Image], Image.Image],
+        *,
+        root: Path,
+        groups: np.ndarray | None = None,
+        exact_size: int | None = None,
+    ) -> None:
+        """``exact_size``: refuse files that are not square images of this many pixels."""
+        self.files, self.labels, self.groups = files, labels.astype(np.int64), groups
+        self.shape = (len(files), size, size, 3)
+        self._transform, self._exact = transform, exact_size
+        names = [file.relative_to(root).as_posix() for file in files]
+        self.fingerprint = digest(names, self.labels, [] if groups is None else groups, *sampled_contents(files))
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        images = np.zeros((len(indices), *self.shape[1:]), dtype=np.uint8)
+        bad: dict[int, str] = {}
+        for position, index in enumerate(indices):
+            file = self.files[int(index)]
+            try:
+                images[position] = self._decode(file)
+            except (OSError, SyntaxError, ValueError) as error:
+                bad[position] = f"{file} ({error})"
+        return images, bad
+
+    def _decode(self, file: Path) -> np.ndarray:
+        with Image.open(file) as opened:
+            if self._exact is not None and opened.size != (self._exact, self._exact):
+                raise ValueError(
+                    f"expected {self._exact}x{self._exact} pixels, found {'x'.join(map(str, opened.size))}"
+                )
+            return np.asarray(self._transform(opened.convert("RGB")))
+
+
+class EncodedSource:
+    """Images as encoded bytes (a Parquet column); ``transform`` and the rest as in ``FileSource``."""
+
+    def __init__(self, name: str, encoded: Sequence[bytes], labels: np.ndarray, size: int) -> None:
+        self.name, self.encoded, self.labels, self.groups = name, encoded, labels.astype(np.int64), None
+        self.shape = (len(encoded), size, size, 3)
+        self.fingerprint = digest(self.labels, *encoded)
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        images = np.zeros((len(indices), *self.shape[1:]), dtype=np.uint8)
+        bad: dict[int, str] = {}
+        for position, index in enumerate(indices):
+            try:
+                with Image.open(io.BytesIO(self.encoded[int(index)])) as opened:
+                    image = np.asarray(opened.convert("RGB"))
+                if image.shape != self.shape[1:]:
+                    raise ValueError(
+                        f"expected {self.shape[1]}x{self.shape[2]} pixels, found {image.shape[1]}x{image.shape[0]}"
+                    )
+                images[position] = image
+            except (OSError, SyntaxError, ValueError) as error:
+                bad[position] = f"{self.name}, row {index} ({error})"
+        return images, bad
+
+
+def sampled_contents(files: Sequence[Path]) -> list[bytes]:
+    """The contents of up to 16 files, evenly spaced."""
+    chosen = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).round().astype(int)) if files else []
+    return [files[i].read_bytes() for i in chosen]
+
+
+def class_counts(labels: np.ndarray, names: Sequence[str]) -> Mapping[str, int]:
+    """Images of each class, by name."""
+    counts = np.bincount(labels, minlength=len(names))
+    return dict(zip(names, counts.tolist()))

@@ -1,0 +1,349 @@
+"""Prepared images: one memory-mapped uint8 array [N, H, W, 3] per (benchmark, corruption, severity).
+
+Decoding or generating happens once. An array is built in a ``.partial`` folder that a later call resumes, and
+appears under its final name by one rename. A lock file keeps a second process waiting instead of repeating the
+work; it is the kernel's (``flock``), so it is gone with the process that held it.
+
+Layout: ``<cache>/prepared/<recipe name>/<config hash>-<source hash>/{pixels,labels,groups}.npy, meta.json``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from deyo.types import DataError, ImageSet
+
+FORMAT = 1  # of the folder's contents; part of every config hash
+CHUNK = 128  # images that one thread reads at a time
+_SPARE_BYTES = 64 << 20  # left free on the disk
+_FLUSH_SECONDS = 2.0
+
+Progress = Callable[[str, int, int], None]
+"""Called with the recipe's name, images done, images in all; a negative count of done images says "waiting for
+another process that builds this"."""
+
+
+class PreparedWarning(UserWarning):
+    """Something about prepared data that the user should know but that changes no number."""
+
+
+class Source(Protocol):
+    """N images that can be read by index. ``fingerprint`` hashes all that decides pixels and labels.
+
+    ``read`` returns uint8 [n, H, W, 3] and, for images that cannot be read, {position in ``indices``: reason}.
+    """
+
+    shape: tuple[int, int, int, int]
+    labels: np.ndarray
+    groups: np.ndarray | None
+    fingerprint: str
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one array is made: ``open`` lists and checks the source, ``config`` (JSON) is what decides it besides.
+
+    ``root`` is the directory that must exist to open it, or None if the source comes with this package, and
+    ``config`` then decides everything.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    open: Callable[[], Source]
+    root: Path | None = None
+
+    @property
+    def config_hash(self) -> str:
+        return digest({"format": FORMAT, "name": self.name, **self.config})
+
+
+def digest(*parts: Any) -> str:
+    """Hex sha256 of JSON values, bytes and arrays, in order."""
+    state = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            state.update(f"{part.dtype.str}{part.shape}".encode())
+            state.update(np.ascontiguousarray(part).data)
+        elif isinstance(part, bytes):
+            state.update(part)
+        else:
+            state.update(json.dumps(part, sort_keys=True).encode())
+    return state.hexdigest()
+
+
+def open_images(
+    recipe: Recipe,
+    cache: Path,
+    *,
+    skip_bad: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> ImageSet:
+    """The images of ``recipe``, prepared under ``cache`` first if they are not yet.
+
+    Where the disk has no room, the set reads its source each time instead, slower, with a ``PreparedWarning``.
+    Raises ``DataError`` if the source is missing (and was never prepared), wrong, or has unreadable images
+    (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
+    """
+    folder = cache / "prepared" / recipe.name
+    prefix = recipe.config_hash[:12]
+    if recipe.root is None or not recipe.root.is_dir():
+        ready = sorted(p for p in folder.glob(f"{prefix}-*") if (p / "meta.json").is_file())
+        if len(ready) == 1:
+            return _load(ready[0], recipe.name, skip_bad)
+        if len(ready) > 1:
+            raise DataError(
+                f"{recipe.name}: {recipe.root} is gone and {folder} holds arrays made from {len(ready)} "
+                "different copies of the data: name the one meant, or delete the others"
+            )
+    source = recipe.open()
+    final = folder / f"{prefix}-{source.fingerprint[:12]}"
+    if (final / "meta.json").is_file():
+        return _load(final, recipe.name, skip_bad)
+    if free_bytes(cache) < _bytes(source) + _SPARE_BYTES - _partial_bytes(final):
+        return _direct(recipe, source, cache, skip_bad)
+    with locked(final.with_suffix(".lock"), lambda: progress and progress(recipe.name, -1, source.shape[0])):
+        if not (final / "meta.json").is_file():
+            _build(recipe, source, final, skip_bad, workers or os.cpu_count() or 1, progress)
+    return _load(final, recipe.name, skip_bad)
+
+
+def prepare(
+    benchmark: Any,
+    conditions: Sequence[tuple[str | None, int | None]] | None = None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[ImageSet]:
+    """Build what ``benchmark`` needs for ``conditions`` (corruption, severity), by default all of them."""
+    if conditions is None:
+        conditions = [(c, s) for c in benchmark.corruptions for s in benchmark.severities] or [(None, None)]
+    if not hasattr(benchmark, "recipe"):
+        return [benchmark.images(corruption, severity) for corruption, severity in conditions]
+    benchmark.workers, benchmark.progress = workers, progress
+    return [benchmark.images(corruption, severity) for corruption, severity in conditions]
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes of the disk that ``path`` is, or will be, on."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock between the processes of this host; ``waiting`` is called once if it is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting is not None:
+                waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class SourcePixels:
+    """A ``PixelSource`` that reads its source at every access (where the disk has no room for an array)."""
+
+    def __init__(self, name: str, source: Source, kept: np.ndarray) -> None:
+        self._name, self._source, self._kept = name, source, kept
+        self.shape = (len(kept), *source.shape[1:])
+
+    def __getitem__(self, indices: Any) -> np.ndarray:
+        wanted = self._kept[indices]
+        pixels, bad = self._source.read(np.atleast_1d(wanted))
+        _refuse(self._name, bad.values())
+        return pixels if np.ndim(wanted) else pixels[0]
+
+
+def _bytes(source: Source) -> int:
+    return int(np.prod(source.shape, dtype=np.int64))
+
+
+def _partial_bytes(final: Path) -> int:
+    """Bytes that an interrupted build already holds on the disk."""
+    pixels = final.with_suffix(".partial") / "pixels.npy"
+    return pixels.stat().st_blocks * 512 if pixels.is_file() else 0
+
+
+def _load(path: Path, name: str, skip_bad: bool) -> ImageSet:
+    meta = json.loads((path / "meta.json").read_text())
+    if meta["bad"] and not skip_bad:
+        _refuse(name, meta["bad"])
+    groups = path / "groups.npy"
+    return ImageSet(
+        name=name,
+        pixels=np.load(path / "pixels.npy", mmap_mode="r"),
+        labels=np.load(path / "labels.npy"),
+        groups=np.load(groups) if groups.is_file() else None,
+        fingerprint=meta["fingerprint"],
+        skipped=len(meta["bad"]),
+    )
+
+
+def _refuse(name: str, reasons: Any) -> None:
+    reasons = list(reasons)
+    if reasons:
+        shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+        raise DataError(
+            f"{name}: {len(reasons)} unreadable: {shown}. Replace them, or leave them out (counted in the "
+            "results) with --skip-bad"
+        )
+
+
+def _direct(recipe: Recipe, source: Source, cache: Path, skip_bad: bool) -> ImageSet:
+    warnings.warn(
+        f"{recipe.name}: {cache} has {free_bytes(cache) / 1e9:.2f} GB free, the prepared array needs "
+        f"{_bytes(source) / 1e9:.2f} GB: the source is read at each run instead, which is slower. "
+        "DEYO_CACHE=/a/larger/disk moves the cache.",
+        PreparedWarning,
+        stacklevel=3,
+    )
+    bad: dict[int, str] = {}
+    if skip_bad:
+        for start in range(0, source.shape[0], CHUNK):
+            indices = np.arange(start, min(start + CHUNK, source.shape[0]))
+            bad |= {start + position: reason for position, reason in source.read(indices)[1].items()}
+    kept = _kept(source.shape[0], bad)
+    return ImageSet(
+        name=recipe.name,
+        pixels=SourcePixels(recipe.name, source, kept),
+        labels=source.labels[kept],
+        groups=None if source.groups is None else source.groups[kept],
+        fingerprint=_fingerprint(recipe, source, bad),
+        skipped=len(bad),
+    )
+
+
+def _kept(count: int, bad: Mapping[int, str]) -> np.ndarray:
+    return np.setdiff1d(np.arange(count), np.fromiter(bad, dtype=np.int64, count=len(bad)))
+
+
+def _fingerprint(recipe: Recipe, source: Source, bad: Mapping[int, str]) -> str:
+    return digest(recipe.config_hash, source.fingerprint, sorted(bad))
+
+
+def _build(
+    recipe: Recipe, source: Source, final: Path, skip_bad: bool, workers: int, progress: Progress | None
+) -> None:
+    partial = final.with_suffix(".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    bad = _fill(recipe.name, source, partial, skip_bad, workers, progress)
+    kept = _kept(source.shape[0], bad)
+    if bad:
+        _drop_rows(partial / "pixels.npy", kept)
+    np.save(partial / "labels.npy", source.labels[kept])
+    if source.groups is not None:
+        np.save(partial / "groups.npy", source.groups[kept])
+    (partial / "done.bin").unlink()
+    (partial / "bad.jsonl").unlink(missing_ok=True)
+    meta = {
+        "name": recipe.name,
+        "config": dict(recipe.config),
+        "images": len(kept),
+        "bad": [bad[i] for i in sorted(bad)],
+        "source": source.fingerprint,
+        "fingerprint": _fingerprint(recipe, source, bad),
+    }
+    (partial / "meta.json").write_text(json.dumps(meta, indent=1))
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+
+
+def _fill(
+    name: str, source: Source, partial: Path, skip_bad: bool, workers: int, progress: Progress | None
+) -> dict[int, str]:
+    """Read what is missing of ``pixels.npy``; returns {index: reason} of the unreadable images."""
+    count = source.shape[0]
+    chunks = -(-count // CHUNK)
+    file, marks = partial / "pixels.npy", partial / "done.bin"
+    if not (file.is_file() and marks.is_file() and marks.stat().st_size == chunks):
+        np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=source.shape).flush()
+        marks.write_bytes(bytes(chunks))
+        (partial / "bad.jsonl").unlink(missing_ok=True)
+    pixels = np.lib.format.open_memmap(file, mode="r+")
+    done = np.memmap(marks, dtype=np.uint8, mode="r+", shape=(chunks,))
+    bad = _read_bad(partial / "bad.jsonl")
+
+    def read(chunk: int) -> tuple[int, dict[int, str]]:
+        indices = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, count))
+        images, unreadable = source.read(indices)
+        pixels[indices[0] : indices[-1] + 1] = images
+        return chunk, {int(indices[position]): reason for position, reason in unreadable.items()}
+
+    for chunk_list, unreadable in _finished_chunks(read, np.flatnonzero(done == 0), workers):
+        if unreadable and not skip_bad:
+            _refuse(name, unreadable.values())
+        pixels.flush()
+        with (partial / "bad.jsonl").open("a") as log:
+            log.writelines(json.dumps(item) + "\n" for item in unreadable.items())
+        bad |= unreadable
+        done[chunk_list] = 1
+        done.flush()
+        if progress is not None:
+            progress(name, min(int(done.sum()) * CHUNK, count), count)
+    return bad
+
+
+def _read_bad(path: Path) -> dict[int, str]:
+    if not path.is_file():
+        return {}
+    return {index: reason for index, reason in map(json.loads, path.read_text().splitlines())}
+
+
+def _finished_chunks(
+    read: Callable[[int], tuple[int, dict[int, str]]], chunks: np.ndarray, workers: int
+) -> Iterator[tuple[list[int], dict[int, str]]]:
+    """Run ``read`` over ``chunks`` in threads; yields finished ones together, every couple of seconds.
+
+    Each thread keeps PyTorch to itself on one core, for the parallelism is over chunks.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(max(1, min(workers, len(chunks))), initializer=torch.set_num_threads, initargs=(1,))
+    pending: set[Future[tuple[int, dict[int, str]]]] = {pool.submit(read, int(c)) for c in chunks}
+    try:
+        while pending:
+            ready: list[int] = []
+            unreadable: dict[int, str] = {}
+            deadline = time.monotonic() + _FLUSH_SECONDS
+            while pending and time.monotonic() < deadline:
+                finished, pending = wait(pending, timeout=_FLUSH_SECONDS, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    chunk, reasons = future.result()
+                    ready.append(chunk)
+                    unreadable |= reasons
+            yield ready, unreadable
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def _drop_rows(file: Path, kept: np.ndarray) -> None:
+    """Rewrite ``file`` with the rows ``kept`` alone."""
+    pixels = np.load(file, mmap_mode="r")
+    smaller = file.with_name("kept.npy")
+    target = np.lib.format.open_memmap(smaller, mode="w+", dtype=np.uint8, shape=(len(kept), *pixels.shape[1:]))
+    for start in range(0, len(kept), CHUNK):
+        target[start : start + CHUNK] = pixels[kept[start : start + CHUNK]]
+    target.flush()
+    smaller.replace(file)
