@@ -1,0 +1,127 @@
+"""A plan: every run of a spec with its identity, and whether it is new, done, failed or stale, and why.
+
+plan = make_plan(load_spec("sweep.yaml"), store)
+plan.todo                       # what ``run`` would run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.catalog import Catalog
+from orchestrator.expand import Expanded, expansion
+from orchestrator.identity import combined_id
+from orchestrator.specmodel import SweepSpec
+from orchestrator.types import CommitInfo, Failure, FailureClass, Plan, PlannedRun, RunStatus, Store
+
+INTERRUPTIONS = frozenset(
+    {FailureClass.CANCELLED, FailureClass.WORKER_LOST, FailureClass.NODE_LOST, FailureClass.INFRASTRUCTURE}
+)
+"""Failures that say nothing of the run itself: the next ``run`` takes it up again without ``retry``."""
+
+COMPARED = ("weights_id", "numerics_version", "code_digest")
+"""Stamps that say whether a result would come out the same today."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What a store knows of earlier runs; ``by_config`` holds the latest commit of each config."""
+
+    root: str = ""
+    committed: Mapping[str, CommitInfo] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    by_config: Mapping[str, CommitInfo] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: Store | None) -> History:
+        """Read once from ``store``; empty if there is none."""
+        if store is None:
+            return cls()
+        committed = store.committed()
+        by_config: dict[str, CommitInfo] = {}
+        for info in sorted(committed.values(), key=lambda i: i.finished_at):
+            if config := info.stamps.get("config_id"):
+                by_config[config] = info
+        return cls(root=str(store.root), committed=committed, failures=store.failures(), by_config=by_config)
+
+
+def make_plan(spec: SweepSpec, store: Store | None = None, *, catalog: Catalog | None = None) -> Plan:
+    """Every run of ``spec`` once, in spec order, with its status in ``store``.
+
+    Raises ``ConfigError`` for a spec that cannot be expanded, and ``DataError`` where weights that decide a run's
+    identity are missing.
+    """
+    catalog = catalog or Catalog()
+    history = History.of(store)
+    runs = []
+    for expanded in expansion(spec, catalog):
+        stamps = _stamps(expanded, catalog)
+        identity = combined_id(expanded.config_id, stamps["weights_id"], stamps["numerics_version"])
+        status, reason = judge(identity, stamps, expanded.config.record_samples, history)
+        runs.append(
+            PlannedRun(
+                run_id=identity,
+                config=expanded.config,
+                status=status,
+                reason=reason,
+                duplicates=expanded.duplicates,
+                aliases=expanded.aliases,
+                stamps=stamps,
+            )
+        )
+    return Plan(sweep=spec.name, runs=tuple(runs), merged_duplicates=sum(r.duplicates for r in runs))
+
+
+def judge(identity: str, stamps: Mapping[str, Any], needs_samples: bool, history: History) -> tuple[RunStatus, str]:
+    """The status of a run, and the reason in words."""
+    if info := history.committed.get(identity):
+        return RunStatus.DONE, _done_reason(info, stamps, needs_samples, history.root)
+    if failure := history.failures.get(identity):
+        if failure.kind in INTERRUPTIONS:
+            return RunStatus.NEW, f"interrupted ({failure.kind.value}: {_first_line(failure.message)}); taken up again"
+        log = f"; log: {failure.log_path}" if failure.log_path else ""
+        return RunStatus.FAILED, f"{failure.kind.value}: {_first_line(failure.message)}{log}"
+    if older := history.by_config.get(stamps["config_id"]):
+        changes = "; ".join(differences(older.stamps, stamps))
+        return RunStatus.STALE, f"{changes}; last done as {older.run_id} at {older.finished_at}"
+    return RunStatus.NEW, "not run yet"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """``name old -> new`` for each compared stamp that both have and that differs."""
+    return [f"{n} {old[n]} -> {new[n]}" for n in COMPARED if n in old and n in new and old[n] != new[n]]
+
+
+def with_retries(plan: Plan, select: Callable[[PlannedRun], bool] = lambda run: True) -> Plan:
+    """``plan`` with the failed runs that ``select`` picks made new again (``retry --failed``)."""
+    runs = tuple(
+        replace(run, status=RunStatus.NEW, reason=f"retry of: {run.reason}")
+        if run.status is RunStatus.FAILED and select(run)
+        else run
+        for run in plan.runs
+    )
+    return replace(plan, runs=runs)
+
+
+def _stamps(expanded: Expanded, catalog: Catalog) -> dict[str, Any]:
+    return {
+        "config_id": expanded.config_id,
+        "weights_id": catalog.weights_id(expanded.config.model, expanded.config.benchmark),
+        **catalog.stamps(),
+    }
+
+
+def _done_reason(info: CommitInfo, stamps: Mapping[str, Any], needs_samples: bool, root: str) -> str:
+    parts = [f"in {root}, attempt {info.attempt}, {info.finished_at}"]
+    if info.stamps.get("code_digest", stamps["code_digest"]) != stamps["code_digest"]:
+        change = f"{info.stamps['code_digest']} -> {stamps['code_digest']}"
+        parts.append(f"engine code changed since (code_digest {change}), its numerics version did not: kept")
+    if needs_samples and info.stamps.get("record_samples") is False:
+        parts.append("recorded without samples")
+    return "; ".join(parts)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:200] if text.strip() else "no message"
