@@ -62,8 +62,9 @@ class EATA(LockstepMethod):
         self.copies = self._shared("entropy_copies")
         self.probability_ema = torch.zeros(runs, classes, dtype=self.network.dtype, device=self.device)
         self.has_ema = torch.zeros(runs, dtype=torch.bool, device=self.device)
-        self.fisher: Tensor | None = None
-        if any(s.fisher_strength for s in settings) and context.source is not None:
+        self.anchored = any(s.fisher_strength for s in settings)
+        self.fisher = torch.zeros_like(self.network.theta)
+        if self.anchored and context.source is not None:
             self.measure_fisher(self._source_batches())
 
     @classmethod
@@ -107,10 +108,13 @@ class EATA(LockstepMethod):
                 losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
                 total += self.gradient(losses.mean(1).sum()).square()
             count += 1
-        self.fisher = total / max(count, 1)
+        self.fisher.copy_(total / max(count, 1))
+
+    def _state_tensors(self) -> dict[str, Tensor]:
+        return super()._state_tensors() | {"fisher": self.fisher}
 
     def _anchor(self) -> Tensor:
-        if self.fisher is None:
+        if not self.anchored:
             return torch.zeros((), dtype=self.network.dtype, device=self.device)
         theta = torch.cat(list(self.network.parameters_adapted), dim=1)
         return self.strength * (self.fisher * (theta - self.network.source_theta).square()).sum(1)
