@@ -1,0 +1,155 @@
+"""What a sweep will cost: seconds of a device for each run, from recorded speeds.
+
+Speeds come from ``runs`` rows of the results root (medians by method, network, batch size, precision and device), and
+where there are none from ``speeds.csv``: published measurements, slower than this engine. Where neither knows, the
+estimate says so instead of guessing.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from orchestrator.types import PlannedRun, RunConfig
+
+Kind = tuple[str, str, int, str]
+"""method, network, batch size, precision."""
+
+IMAGES = {
+    "imagenet-c": 50_000,
+    "imagenet-r": 30_000,
+    "visda-2021": 17_304,
+    "waterbirds": 5_794,
+    "colored-mnist": 20_000,
+    "cifar10-c": 10_000,
+}
+"""Test images of one condition, as published (methods.md §3)."""
+LABEL_SHIFT_DRAWS = 100
+"""Steps for each class in label-shift streams (methods.md §3.2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Device hours of a set of runs. ``unknown`` counts the runs, by method and network, of unknown speed."""
+
+    hours: float
+    runs: int
+    device: str
+    recorded: int
+    unknown: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """One line for the terminal."""
+        known = self.runs - sum(self.unknown.values())
+        if not self.runs:
+            return "nothing to run"
+        if not known:
+            return f"cost unknown: no speeds recorded yet for {_listed(self.unknown)}"
+        kind = "CPU-hours" if self.device == "cpu" else "GPU-hours"
+        source = "recorded speeds" if self.recorded == known else "published speeds (this engine is faster)"
+        if 0 < self.recorded < known:
+            source = f"speeds recorded for {self.recorded} of {known} runs, published ones for the rest"
+        line = f"about {_hours(self.hours)} {kind} on {self.device or 'one device'}, from {source}"
+        if self.unknown:
+            line += f"; not counting {_listed(self.unknown)} (no speeds recorded yet)"
+        return line
+
+
+class CostModel:
+    """Seconds a run takes on ``device``: one group's share of it, other runs beside it included."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = (), *, device: str | None = None) -> None:
+        per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+        self._images: dict[tuple[Any, ...], int] = {}
+        devices: Counter[str] = Counter()
+        for row in rows:
+            if not row["images"] or not row["seconds"]:
+                continue
+            name = row["device_name"] or "cpu"
+            devices[name] += 1
+            kind = (row["method"], row["model"], row["batch_size"], row["precision"])
+            decode = (row["decode_seconds"] or 0.0) / (row["group_size"] or 1)
+            per_image[name, kind].append((row["seconds"] + decode) / row["images"])
+            self._images[_stream_of(row)] = row["images"]
+        self._recorded = {key: statistics.median(values) for key, values in per_image.items()}
+        self.device = device or (devices.most_common(1)[0][0] if devices else _published_device())
+
+    def seconds(self, config: RunConfig) -> float | None:
+        """Device seconds of one run, or None if its speed or length is not known."""
+        found = self.lookup(config)
+        return found[0] if found else None
+
+    def lookup(self, config: RunConfig) -> tuple[float, bool] | None:
+        """Seconds, and whether they come from recorded rows (else from the published table)."""
+        images = self.images(config)
+        if images is None:
+            return None
+        kind = (config.method, config.model, config.batch_size, config.precision)
+        if (per_image := self._recorded.get((self.device, kind))) is not None:
+            return images * per_image, True
+        speed = _published().get((self.device, kind))
+        return None if speed is None else (images / speed, False)
+
+    def images(self, config: RunConfig) -> int | None:
+        """Length of the run's stream: as recorded, else as published; None if neither is known."""
+        recorded = self._images.get(_stream_of(vars(config)))
+        if recorded is not None:
+            return recorded
+        whole = IMAGES.get(config.benchmark)
+        if whole is not None and config.scenario == "label-shift" and config.benchmark == "imagenet-c":
+            whole = LABEL_SHIFT_DRAWS * 1000
+        if whole is not None:
+            whole *= len(config.corruptions) or 1
+        if config.max_images is not None:
+            return config.max_images if whole is None else min(whole, config.max_images)
+        return whole
+
+    def estimate(self, runs: Iterable[PlannedRun]) -> Estimate:
+        """The cost of ``runs`` together."""
+        total, count, recorded = 0.0, 0, 0
+        unknown: Counter[tuple[str, str]] = Counter()
+        for run in runs:
+            count += 1
+            found = self.lookup(run.config)
+            if found is None:
+                unknown[run.config.method, run.config.model] += 1
+            else:
+                total += found[0]
+                recorded += found[1]
+        return Estimate(hours=total / 3600, runs=count, device=self.device, recorded=recorded, unknown=dict(unknown))
+
+
+def _stream_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What decides a stream's length."""
+    spanned = len(values["corruptions"] or ())
+    return values["benchmark"], values["scenario"], spanned, values["max_images"]
+
+
+@cache
+def _published() -> dict[tuple[str, Kind], float]:
+    with files("orchestrator").joinpath("speeds.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            (row["device"], (row["method"], row["model"], int(row["batch_size"]), row["precision"])): float(
+                row["images_per_second"]
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def _published_device() -> str:
+    return next(iter(_published()))[0]
+
+
+def _listed(unknown: Mapping[tuple[str, str], int]) -> str:
+    names = [f"{method} on {model}" for method, model in unknown]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f}" if hours >= 1 else f"{hours:.2g}"
