@@ -5,7 +5,7 @@ shape is destroyed, select and weight the samples to adapt on (methods.md §1.7,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +15,11 @@ from torch import Tensor
 from deyo import protocols
 from deyo.losses import masked_mean, probability_of, quiet
 from deyo.methods.base import Forward, LockstepMethod
+from deyo.methods.copies import PLPD_STREAM, augmix_views, mean_copy_entropy
 from deyo.protocols import Situation
 from deyo.settings import setting
 from deyo.transforms import by_rank, destroy, draw
-from deyo.types import MethodContext
+from deyo.types import ConfigError, MethodContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +130,6 @@ class DeYO(LockstepMethod):
     def _filter_entropy(self, pixels: Tensor, own: Tensor) -> Tensor:
         if not self.entropy_copies:
             return own
-        from deyo.methods.copies import mean_copy_entropy
-
         return mean_copy_entropy(self, pixels, self.entropy_copies)
 
     def _plpd(self, pixels: Tensor, first: Forward, certain: Tensor) -> Tensor:
@@ -145,32 +144,38 @@ class DeYO(LockstepMethod):
 
     def _probability_destroyed(self, pixels: Tensor, first: Forward, certain: Tensor, label: Tensor) -> Tensor:
         """p(x')[ŷ] [R, B]; the mean over copies for AugMix."""
-        copies = max(s.copies if s.transform == "augmix" else 1 for s in self.settings)
         mask = certain if self.plpd_statistics == "subset" else None
         statistics = "replay" if self.plpd_statistics == "frozen" else "batch"
-        total = torch.zeros_like(first.entropy.detach())
-        for copy in range(copies):
-            destroyed = self._destroy(pixels, first.x, certain, copy)
+        total, copies = torch.zeros_like(first.entropy.detach()), 0
+        for destroyed in self._destroyed(pixels, first.x, certain):
             logits = quiet(self.network(destroyed, mask=mask, statistics=statistics))
             total += probability_of(logits, label)
+            copies += 1
         return total / copies
 
-    def _destroy(self, pixels: Tensor, x: Tensor, certain: Tensor, copy: int) -> Tensor:
-        batch, size = x.shape[1], x.shape[-1]
-        result = x if len(self.kinds) == 1 else torch.empty_like(x)
-        for (kind, patches), runs in self.kinds.items():
-            if kind == "augmix":
-                from deyo.methods.copies import normalized_copy
+    def _destroyed(self, pixels: Tensor, x: Tensor, certain: Tensor) -> Iterator[Tensor]:
+        """x' [R, B, 3, H, W]: one, or as many as AugMix makes copies."""
+        views = self._augmix_views(pixels)
+        for copy in range(1 if views is None else len(views)):
+            parts = {
+                runs: views[copy][list(runs)] if kind == "augmix" else self._shuffled(kind, patches, runs, x, certain)
+                for (kind, patches), runs in self.kinds.items()
+            }
+            yield _assemble(parts, x)
 
-                part = normalized_copy(self, pixels, copy)[runs]
-            else:
-                indices = self.draw_indices(kind, patches, batch, size)
-                rows = None if indices is None else by_rank(indices, certain)[runs].flatten(0, 1)
-                part = destroy(x[runs].flatten(0, 1), kind, rows, patches=patches).view_as(x[runs])
-            if len(self.kinds) == 1:
-                return part
-            result[runs] = part
-        return result
+    def _augmix_views(self, pixels: Tensor) -> Tensor | None:
+        copies = {s.copies for s in self.settings if s.transform == "augmix"}
+        if not copies:
+            return None
+        if len(copies) > 1:
+            raise ConfigError(f"runs side by side must share copies; got {sorted(copies)}")
+        return augmix_views(self, pixels, copies.pop(), PLPD_STREAM)
+
+    def _shuffled(self, kind: str, patches: int, runs: tuple[int, ...], x: Tensor, certain: Tensor) -> Tensor:
+        indices = self.draw_indices(kind, patches, x.shape[1], x.shape[-1])
+        some = _take(x, runs)
+        rows = None if indices is None else _take(by_rank(indices, certain), runs).flatten(0, 1)
+        return destroy(some.flatten(0, 1), kind, rows, patches=patches).view_as(some)
 
     def _draw(self, kind: str, patches: int, batch: int, size: int) -> Tensor | None:
         return draw(kind, self.seeds, self.steps, batch=batch, size=size, patches=patches)
@@ -192,9 +197,24 @@ class DeYO(LockstepMethod):
         return torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
 
 
-def _runs_by_transform(settings: Sequence[DeYOSettings]) -> dict[tuple[str, int], Any]:
-    """(transform, patches) -> the runs that use it: a slice if all do, else a list."""
-    kinds: dict[tuple[str, int], Any] = {}
+def _runs_by_transform(settings: Sequence[DeYOSettings]) -> dict[tuple[str, int], tuple[int, ...]]:
+    """(transform, patches) -> the runs that use it."""
+    kinds: dict[tuple[str, int], tuple[int, ...]] = {}
     for run, s in enumerate(settings):
-        kinds.setdefault((s.transform, s.patches if s.transform == "patch" else 0), []).append(run)
-    return kinds if len(kinds) > 1 else dict.fromkeys(kinds, slice(None))
+        kind = (s.transform, s.patches if s.transform == "patch" else 0)
+        kinds[kind] = (*kinds.get(kind, ()), run)
+    return kinds
+
+
+def _take(values: Tensor, runs: tuple[int, ...]) -> Tensor:
+    """values[runs], without a copy if that is all of them."""
+    return values if len(runs) == len(values) else values[list(runs)]
+
+
+def _assemble(parts: Mapping[tuple[int, ...], Tensor], like: Tensor) -> Tensor:
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    result = torch.empty_like(like)
+    for runs, part in parts.items():
+        result[list(runs)] = part
+    return result

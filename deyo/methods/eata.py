@@ -15,6 +15,7 @@ from torch import Tensor
 from deyo import protocols
 from deyo.losses import masked_mean, quiet
 from deyo.methods.base import LockstepMethod
+from deyo.methods.copies import mean_copy_entropy
 from deyo.precision import numerics
 from deyo.protocols import Situation
 from deyo.random import hash64
@@ -122,8 +123,6 @@ class EATA(LockstepMethod):
     def _filter_entropy(self, pixels: Tensor, own: Tensor) -> Tensor:
         if not self.copies:
             return own
-        from deyo.methods.copies import mean_copy_entropy
-
         return mean_copy_entropy(self, pixels, self.copies)
 
     def _novel(self, probabilities: Tensor) -> Tensor:

@@ -67,12 +67,8 @@ def network_for(name: str) -> tuple[Network, np.ndarray, np.ndarray]:
     weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
     module.load_state_dict(weights, strict=True)
     norm = arch.get("norm", "ln")
-    info = NetworkInfo(
-        name=name, family="vit" if norm == "ln" else "resnet", norm=norm, num_classes=10, image_size=32
-    )
-    network = Network(
-        info=info, module=module.eval(), mean=(0.2,) * 3, std=(0.4,) * 3, num_classes=10, sha256="parity"
-    )
+    info = NetworkInfo(name=name, family="vit" if norm == "ln" else "resnet", norm=norm, num_classes=10, image_size=32)
+    network = Network(info=info, module=module.eval(), mean=(0.2,) * 3, std=(0.4,) * 3, num_classes=10, sha256="parity")
     return network, tensors["pixels"].numpy(), tensors["source_pixels"].numpy()
 
 
@@ -112,9 +108,7 @@ def batches(case: Case, pixels: np.ndarray) -> list[torch.Tensor]:
 def build_method(case: Case, *, precision: str = "float64", seeds: tuple[int, ...] = (0,)) -> Any:
     """The method of a case with R = len(seeds) equal runs, its recorded permutations injected."""
     network, _, source = network_for(case.settings["network"])
-    context = MethodContext(
-        network=network, seeds=seeds, batch_size=case.settings["batch_size"], precision=precision
-    )
+    context = MethodContext(network=network, seeds=seeds, batch_size=case.settings["batch_size"], precision=precision)
     method = create_method(method_name(case), context, [method_settings(case)] * len(seeds))
     if case.settings.get("fisher_alpha"):
         method.measure_fisher([rgb(batch).expand(len(seeds), -1, -1, -1, -1) for batch in source])

@@ -46,7 +46,8 @@ def assert_same_together_and_alone(name: str, network: str, settings: list[Any],
         torch.testing.assert_close(logits[:, r : r + 1], own, rtol=0, atol=1e-9)
         for key, value in alone.state_dict().items():
             if value.dim():
-                torch.testing.assert_close(together.state_dict()[key][r : r + 1], value, rtol=0, atol=1e-9, equal_nan=True)
+                own = together.state_dict()[key][r : r + 1]
+                torch.testing.assert_close(own, value, rtol=0, atol=1e-9, equal_nan=True)
         for field in dataclasses.fields(alone.report):
             mine, theirs = getattr(together.report, field.name)[r], getattr(alone.report, field.name)[0]
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9, equal_nan=True)

@@ -1,0 +1,125 @@
+"""The learning-rate and threshold tables of methods.md §1.0 and §2.2, for both protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deyo.methods import method_names, resolve_settings, settings_class, settings_from_json, settings_to_json
+from deyo.types import ConfigError, NetworkInfo
+
+RESNET = NetworkInfo(name="resnet50-gn", family="resnet", norm="gn", num_classes=1000, image_size=224)
+VIT = NetworkInfo(name="vit-base-ln", family="vit", norm="ln", num_classes=1000, image_size=224)
+
+
+def resolve(method: str, **changes: Any) -> Any:
+    overrides = changes.pop("overrides", {})
+    situation = {"info": RESNET, "batch_size": 64, "num_classes": 1000, "benchmark": "imagenet-c", "scenario": "mild"}
+    return resolve_settings(method, overrides, **{**situation, **changes})
+
+
+@pytest.mark.parametrize("method", ["tent", "eata", "sar", "deyo"])
+def test_learning_rates_at_batch_64(method: str) -> None:
+    assert resolve(method).learning_rate == 2.5e-4
+    assert resolve(method, info=VIT).learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "info", "protocol", "expected"),
+    [
+        ("tent", RESNET, "official", 7.8125e-6),
+        ("eata", RESNET, "official", 7.8125e-6),
+        ("sar", RESNET, "official", 1.5625e-5),
+        ("deyo", RESNET, "official", 1.5625e-5),
+        ("tent", VIT, "official", 1.5625e-5),
+        ("deyo", VIT, "official", 3.125e-5),
+        ("sar-official", VIT, "official", 3.125e-5),
+        ("tent", RESNET, "paper", 2.5e-4 / 16),
+        ("tent", VIT, "paper", 1e-3 / 32),
+        ("deyo", RESNET, "paper", 2.5e-4 / 16),
+        ("deyo", VIT, "paper", 1e-3 / 32),
+    ],
+)
+def test_learning_rates_at_batch_1(method: str, info: NetworkInfo, protocol: str, expected: float) -> None:
+    settings = resolve(method, info=info, batch_size=1, scenario="batch-size-1", protocol=protocol)
+    assert settings.learning_rate == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("benchmark", ["waterbirds", "colored-mnist"])
+def test_biased_sets_multiply_the_rate_by_five(benchmark: str) -> None:
+    case: dict[str, Any] = {"benchmark": benchmark, "scenario": "biased", "num_classes": 2}
+    for method in ("tent", "eata", "sar", "deyo"):
+        assert resolve(method, **case).learning_rate == pytest.approx(1.25e-3)
+    for method in ("tent", "sar"):
+        assert resolve(method, protocol="paper", **case).learning_rate == 2.5e-4
+    expected = 1.25e-3 if benchmark == "waterbirds" else 2.5e-4
+    assert resolve("deyo", protocol="paper", **case).learning_rate == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "scenario", "expected"),
+    [
+        ("imagenet-c", "mild", (0.5, 0.4, 0.3)),
+        ("imagenet-c", "label-shift", (0.5, 0.4, 0.2)),
+        ("imagenet-c", "batch-size-1", (0.5, 0.4, 0.2)),
+        ("imagenet-r", "label-shift", (0.5, 0.4, 0.2)),
+        ("waterbirds", "biased", (0.5, 0.4, 0.5)),
+        ("colored-mnist", "biased", (1.0, 1.0, 0.5)),
+    ],
+)
+def test_deyo_thresholds(benchmark: str, scenario: str, expected: tuple[float, ...]) -> None:
+    s = resolve("deyo", benchmark=benchmark, scenario=scenario)
+    assert (s.entropy_margin, s.entropy_reference, s.plpd_threshold) == expected
+
+
+def test_protocols_differ_where_text_and_code_do() -> None:
+    assert (resolve("sar").reset_constant, resolve("sar").second_forward) == (0.005, "selected")
+    assert (resolve("sar", protocol="paper").reset_constant, resolve("sar", protocol="paper").second_forward) == (
+        0.2,
+        "batch",
+    )
+    official = resolve("sar-official")
+    assert (official.reset_constant, official.second_forward, official.step_on_empty) == (0.2, "batch", True)
+    assert {m: resolve(m).adapted for m in ("tent", "eata", "sar", "deyo")} == {
+        "tent": "lower",
+        "eata": "all",
+        "sar": "lower",
+        "deyo": "lower",
+    }
+    paper = resolve("deyo", protocol="paper")
+    assert (paper.adapted, paper.loss_normalization, paper.plpd_statistics) == ("all", "batch", "batch")
+    assert resolve("eta").fisher_strength == 0
+    assert resolve("eata").fisher_strength == 2000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"plpd_treshold": 0.2}, "did you mean 'plpd_threshold'"),
+        ({"plpd_threshold": "high"}, "finite number"),
+        ({"plpd_threshold": float("nan")}, "finite number"),
+        ({"transform": "patchs"}, "'patch', 'pixel'"),
+        ({"patches": 2.5}, "whole number"),
+        ({"filter_plpd": 1}, "true or false"),
+        ({"patches": 0}, "at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_lesson(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve("deyo", overrides=overrides)
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'deyo'"):
+        resolve("deyoo")
+    with pytest.raises(ConfigError, match="official, paper"):
+        resolve("deyo", protocol="text")
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_settings_survive_json_and_every_field_is_documented(method: str) -> None:
+    settings = resolve(method)
+    assert settings_from_json(method, settings_to_json(settings)) == settings
+    for field in settings_class(method).__dataclass_fields__.values():
+        assert field.metadata.get("doc"), f"{method}.{field.name}"
