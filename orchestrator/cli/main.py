@@ -1,0 +1,102 @@
+"""``deyo-sweep``: puts the verbs together, and turns errors of the user's making into one clear message.
+
+Each verb is a module of this package with ``register(app)``. Only what ``--help`` needs is imported here; a verb
+imports what it uses when it runs, so that ``deyo-sweep --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+import typer
+
+VERBS = [
+    "plan",
+    "prepare",
+    "pretrain",
+    "run",
+    "submit",
+    "status",
+    "watch",
+    "logs",
+    "cancel",
+    "retry",
+    "explain",
+    "table",
+    "report",
+    "query",
+    "fsck",
+    "ui",
+    "sync-mlflow",
+    "bench",
+    "doctor",
+]
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+def make_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
+    """The command line with ``verbs``."""
+    app = typer.Typer(
+        name="deyo-sweep",
+        help="Sweeps of test-time adaptation: plan, run, resume, and read the results.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def options() -> None:
+        """Sweeps of test-time adaptation: plan, run, resume, and read the results."""
+
+    for verb in verbs:
+        module = f"orchestrator.cli.{verb.replace('-', '_')}"
+        if find_spec(module):
+            import_module(module).register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: exits with 0, 1 (the sweep has failures), 2 (wrong usage, spec or data) or 130."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Like ``main``, returning the exit code."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    verbs = [arguments[0]] if arguments and arguments[0] in VERBS else VERBS
+    try:
+        return make_app(verbs)(args=arguments, prog_name="deyo-sweep", standalone_mode=True) or 0
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not is_explained(error):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        return USAGE_ERROR
+
+
+def is_explained(error: BaseException) -> bool:
+    """Whether ``error`` is one of the project's own, whose message is all that the user needs."""
+    explained = {
+        "deyo.types": ("ConfigError", "DataError"),
+        "orchestrator.store.errors": ("StoreError",),
+        "orchestrator.probe": ("ClusterError",),
+    }
+    for name, classes in explained.items():
+        module = sys.modules.get(name)  # an error of a module that was never loaded cannot have been raised
+        if module and isinstance(error, tuple(getattr(module, c) for c in classes)):
+            return True
+    return False

@@ -1,0 +1,64 @@
+"""Flags that several verbs share: the same words, defaults and help everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deyo.types import ConfigError
+
+if TYPE_CHECKING:
+    from orchestrator.specmodel import SweepSpec
+
+DEFAULT_RESULTS = "./results"
+
+Spec = Annotated[str, typer.Argument(help="A sweep spec (YAML file).", show_default=False)]
+SpecOrSweep = Annotated[
+    str, typer.Argument(metavar="SWEEP", help="A sweep's name under --results, or its spec (YAML file).")
+]
+Set = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the spec, as in seeds=[0] or 'runs[0].methods=[deyo]'. Repeatable.",
+    ),
+]
+Smoke = Annotated[bool, typer.Option("--smoke", help="The spec's reduced form: few images, one seed.")]
+Results = Annotated[str, typer.Option("--results", metavar="PATH", help="Where results are kept (path, s3://, gs://).")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="ADDR", help="A Ray cluster: HOST:6379, or http://HOST:8265 for Ray Jobs."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def is_spec_file(text: str) -> bool:
+    """Whether ``text`` names a YAML file rather than a sweep."""
+    return text.endswith((".yaml", ".yml")) or Path(text).is_file()
+
+
+def load(spec: str, overrides: list[str], smoke: bool) -> SweepSpec:
+    """The spec in file ``spec``; ``ConfigError`` names the spec files nearby if there is none."""
+    from orchestrator.spec import load_spec
+
+    if not Path(spec).is_file():
+        near = sorted(str(p) for folder in (Path(), Path("experiments")) for p in folder.glob("*.yaml"))
+        listed = f"; here are: {', '.join(near[:12])}" if near else ""
+        raise ConfigError(f"no spec file {spec!r}{listed}")
+    return load_spec(spec, overrides, smoke=smoke)
+
+
+def sweep_name(text: str, results: str, overrides: list[str] | None = None, *, smoke: bool = False) -> str:
+    """The sweep that ``text`` means: the name in a spec file, or a sweep under ``results``."""
+    if is_spec_file(text):
+        return load(text, overrides or [], smoke).name
+    if "://" not in results:
+        names = sorted(p.name for p in Path(results).glob("*") if p.is_dir()) if Path(results).is_dir() else []
+        if text not in names:
+            from orchestrator.suggest import suggest
+
+            raise ConfigError(f"no sweep {text!r} under {results}; {suggest(text, names)}")
+    return text
