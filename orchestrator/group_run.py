@@ -124,7 +124,6 @@ def _advance(
     network: Network,
     started_at: str,
 ) -> Iterator[Message]:
-    config = members[0].run.config
     state.reset_peak()
     method = _method(members, state, benchmark, network)
     start = 0

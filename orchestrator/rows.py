@@ -1,4 +1,4 @@
-"""From the engine's step records to rows of the result schema, and from a config to its columns."""
+"""From the engine's step records to rows of the result schema."""
 
 from __future__ import annotations
 
@@ -13,40 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator import schema
-from orchestrator.types import PlannedRun, RunConfig
 
 if TYPE_CHECKING:
     from deyo.types import StepRecord
-
-
-def config_columns(config: RunConfig) -> dict[str, Any]:
-    """The axes columns of ``schema.RUNS`` that the config decides."""
-    return {
-        "benchmark": config.benchmark,
-        "benchmark_options": canonical(config.benchmark_options),
-        "corruption": config.corruption,
-        "severity": config.severity,
-        "corruptions": list(config.corruptions),
-        "scenario": config.scenario,
-        "scenario_options": canonical(config.scenario_options),
-        "model": config.model,
-        "method": config.method,
-        "label": config.label,
-        "settings": canonical(config.settings),
-        "seed": config.seed,
-        "pretrain_seed": config.pretrain_seed,
-        "batch_size": config.batch_size,
-        "protocol": config.protocol,
-        "precision": config.precision,
-        "max_images": config.max_images,
-    }
-
-
-def complete_row(run: PlannedRun, *, sweep: str, attempt: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole ``runs`` row: what the worker reported, with identity and axes; absent columns are None."""
-    known = {"run_id": run.run_id, "attempt": attempt, "sweep": sweep, "schema_version": schema.VERSION}
-    values = {**row, **config_columns(run.config), **known}
-    return {name: values.get(name) for name in schema.RUNS.names}
 
 
 def canonical(value: Mapping[str, Any]) -> str:

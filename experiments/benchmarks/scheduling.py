@@ -1,0 +1,163 @@
+"""The scheduler past the machines at hand: 10 to 1,000 simulated GPUs, 100 runs for each, hosts joining and dying.
+
+    python -m experiments.benchmarks.scheduling [--gpus 10,100,1000] [--out RESULTS.parquet]
+
+Scheduler and driver are the real ones; only the executor is simulated, in virtual time. Printed for each size:
+makespan over its lower bound, commits, duplicates, seconds of the driver's processor for each run, memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import resource
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from orchestrator.driver import Driver, Options
+from orchestrator.executors.simulated import SimulatedExecutor, World
+from orchestrator.memory_store import MemoryStore
+from orchestrator.outcome import SweepOutcome
+from orchestrator.tracking.null import NullTracker
+from orchestrator.types import Plan, PlannedRun, RunConfig, RunStatus
+
+METHODS = {"no-adapt": 1.0, "tent": 2.7, "eata": 2.7, "sar": 5.8, "deyo": 4.1}
+MODELS = {"resnet50-bn": 1.0, "resnet50-gn": 1.1, "vit-base-ln": 4.0}
+CORRUPTIONS = [f"corruption{k}" for k in range(15)]
+SEVERITIES = (1, 3, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What one simulated sweep showed."""
+
+    gpus: int
+    runs: int
+    makespan: float
+    bound: float
+    commits: int
+    duplicates: int
+    attempts: int
+    driver_seconds: float
+    peak_megabytes: float
+    outcome: SweepOutcome
+
+    @property
+    def ratio(self) -> float:
+        """Makespan over lower bound."""
+        return self.makespan / self.bound
+
+
+class KnownDurations:
+    """Durations for the scheduler: right up to ``error``, as recorded speeds are."""
+
+    def __init__(self, seed: int, error: float = 0.1) -> None:
+        self.random = random.Random(seed)
+        self.error = error
+
+    def seconds(self, config: RunConfig) -> float:
+        return true_seconds(config) * self.random.uniform(1 - self.error, 1 + self.error)
+
+    def measured(self, config: RunConfig, row: object) -> None:
+        return
+
+
+def true_seconds(config: RunConfig) -> float:
+    """Seconds of a run on a card of speed 1."""
+    return 30.0 * METHODS[config.method] * MODELS[config.model]
+
+
+def make_runs(count: int) -> tuple[PlannedRun, ...]:
+    """``count`` runs of a grid as large as needed (seeds last)."""
+    runs = []
+    axes = [(m, n, c, s) for m in METHODS for n in MODELS for c in CORRUPTIONS for s in SEVERITIES]
+    for number in range(count):
+        method, model, corruption, severity = axes[number % len(axes)]
+        config = RunConfig(
+            benchmark="imagenet-c",
+            scenario="mild",
+            model=model,
+            method=method,
+            label=method,
+            settings={},
+            seed=number // len(axes),
+            batch_size=64,
+            corruption=corruption,
+            severity=severity,
+        )
+        runs.append(PlannedRun(run_id=f"{number:016x}", config=config, status=RunStatus.NEW))
+    return tuple(runs)
+
+
+def simulate(gpus: int, runs: int, *, seed: int = 0, gpus_per_host: int = 8, trouble: bool = True) -> Simulated:
+    """A sweep of ``runs`` on ``gpus`` cards; with ``trouble`` hosts join late and die, workers crash."""
+    draw = random.Random(seed)
+    hosts = max(1, gpus // gpus_per_host)
+    plan = Plan(sweep="simulated", runs=make_runs(runs))
+    work = sum(true_seconds(run.config) for run in plan.runs)
+    expected = work / (hosts * gpus_per_host)
+    joins = [(draw.uniform(0.05, 0.5) * expected, host) for host in range(hosts) if trouble and host % 10 == 9]
+    late = {host for _, host in joins}
+    deaths = [
+        (draw.uniform(0.1, 0.9) * expected, host)
+        for host in range(hosts)
+        if trouble and host % 20 == 5 and host not in late
+    ]
+    world = World(
+        seconds=lambda run: true_seconds(run.config), lose_worker=0.0005 if trouble else 0.0, load_seconds=2.0
+    )
+    executor = SimulatedExecutor(world, hosts, gpus_per_host, joins, deaths, seed)
+    store = MemoryStore(keep_rows=False)
+    driver = Driver(
+        plan=plan,
+        store=store,
+        tracker=NullTracker(),
+        executor=executor,
+        options=Options(flush_seconds=1e9),
+        durations=KnownDurations(seed),
+        lockstep=lambda method: True,
+    )
+    before = time.process_time()
+    outcome = driver.run()
+    return Simulated(
+        gpus=hosts * gpus_per_host,
+        runs=runs,
+        makespan=outcome.seconds,
+        bound=executor.lower_bound(work),
+        commits=len(store.commits),
+        duplicates=len(store.superseded),
+        attempts=sum(store.attempts.values()),
+        driver_seconds=time.process_time() - before,
+        peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        outcome=outcome,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", default="8,80,1000", help="comma-separated numbers of GPUs")
+    parser.add_argument("--runs-per-gpu", type=int, default=100)
+    parser.add_argument("--out", help="write a Parquet file with the figures")
+    args = parser.parse_args()
+    print(f"{platform.processor() or platform.machine()}, {datetime.now(UTC):%Y-%m-%d}")
+    head = ("GPUs", "runs", "commits", "duplicates", "attempts", "makespan/bound", "ms/run", "driver MB")
+    print("  ".join(f"{h:>14}" for h in head))
+    rows = []
+    for gpus in map(int, args.gpus.split(",")):
+        r = simulate(gpus, gpus * args.runs_per_gpu)
+        per_run = 1000 * r.driver_seconds / r.runs
+        values = (r.gpus, r.runs, r.commits, r.duplicates, r.attempts)
+        print("  ".join(f"{v:>14}" for v in values), end="")
+        print(f"  {r.ratio:>14.4f}  {per_run:>14.3f}  {r.peak_megabytes:>14.0f}", flush=True)
+        rows.append(dict(zip(head, (*values, r.ratio, per_run, r.peak_megabytes))))
+    if args.out:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), args.out)
+
+
+if __name__ == "__main__":
+    main()

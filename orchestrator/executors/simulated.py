@@ -1,0 +1,226 @@
+"""A cluster in virtual time: what the scheduler and the driver do at sizes that no test machine has.
+
+Workers have memory, speed and bad luck drawn from a seed; hosts join and die. The driver's code is the real one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.attempts import make_failure
+from orchestrator.types import (
+    Event,
+    Failure,
+    FailureClass,
+    GroupTask,
+    PlannedRun,
+    RunFinished,
+    Slot,
+    SlotJoined,
+    SlotLost,
+    Task,
+    TaskEnded,
+    TaskMessage,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What the simulated cluster is like; times in seconds, memory in bytes, probabilities for each group.
+
+    ``seconds`` gives a run's duration on a card of speed 1; ``speeds`` are drawn from for each GPU name.
+    ``group_gain``: R runs side by side take R ** group_gain times as long as one.
+    """
+
+    seconds: Callable[[PlannedRun], float]
+    speeds: dict[str, tuple[float, float]] = field(default_factory=lambda: {"H100": (0.98, 1.02)})
+    memory_bytes: int = 80 * 2**30
+    network_bytes: int = 2 * 2**30
+    run_bytes: int = 4 * 2**30
+    load_seconds: float = 5.0
+    group_gain: float = 1.0
+    lose_worker: float = 0.0
+    fail_run: float = 0.0
+    restart_seconds: float = 15.0
+    notice_seconds: float = 15.0
+
+
+@dataclass
+class SimulatedExecutor:
+    """``hosts`` of ``gpus`` cards each; ``joins`` and ``deaths`` are (time, host) pairs."""
+
+    world: World
+    hosts: int
+    gpus: int = 8
+    joins: Sequence[tuple[float, int]] = ()
+    deaths: Sequence[tuple[float, int]] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.time = 0.0
+        self.busy: dict[str, float] = {}
+        self.capacity: list[tuple[float, float]] = []  # (time, change of total speed)
+        self.speed: dict[str, float] = {}
+        self.resident: dict[str, tuple[str, str]] = {}
+        self.tasks: dict[str, tuple[Task, Slot]] = {}
+        self._heap: list[tuple[float, int, Callable[[], list[Event]]]] = []
+        self._ticket = itertools.count()
+        self._by_host: dict[int, dict[str, Slot]] = {}
+        later = {host for _, host in self.joins}
+        for host in range(self.hosts):
+            if host not in later:
+                self._at(0.0, lambda host=host: self._join(host))
+        for when, host in self.joins:
+            self._at(when, lambda host=host: self._join(host))
+        for when, host in self.deaths:
+            self._at(when, lambda host=host: self._die(host))
+
+    # The protocol
+
+    def start(self, task: Task, slot: Slot) -> None:
+        if slot.slot_id not in self._by_host.get(int(slot.node.removeprefix("host")), {}):
+            return  # dead, which the driver does not know yet
+        self.tasks[task.task_id] = (task, slot)
+        loading = 0.0
+        if isinstance(task, GroupTask):
+            first = task.runs[0].config
+            if self.resident.get(slot.slot_id, ("", ""))[0] != first.model:
+                loading = self.world.load_seconds
+            self.resident[slot.slot_id] = (first.model, "")
+            work = sum(self.world.seconds(run) for run in task.runs)
+            work *= len(task.runs) ** (self.world.group_gain - 1)
+            if self._too_large(task, slot):
+                self._at(self.time + loading, lambda: self._end(task, slot, _oom()))
+                return
+        else:
+            work = 60.0
+        duration = loading + work / self.speed[slot.slot_id]
+        if self.random.random() < self.world.lose_worker:
+            moment = self.time + duration * self.random.random()
+            self._at(moment, lambda: self._crash(task, slot))
+            return
+        self._at(self.time + duration, lambda: self._finish(task, slot, duration))
+
+    def poll(self, timeout: float) -> Sequence[Event]:
+        """Jumps to the next thing that happens; all that happens at that moment."""
+        events: list[Event] = []
+        while self._heap and not events:
+            self.time = max(self.time, self._heap[0][0])
+            while self._heap and self._heap[0][0] <= self.time:
+                events += heapq.heappop(self._heap)[2]()
+        if not events:
+            self.time += timeout
+        return events
+
+    def cancel(self, task_id: str) -> None:
+        if task_id in self.tasks:
+            task, slot = self.tasks[task_id]
+            failure = make_failure(FailureClass.CANCELLED, "cancelled")
+            self._at(self.time, lambda: self._end(task, slot, failure))
+
+    def now(self) -> float:
+        return self.time
+
+    def close(self) -> None:
+        self._heap.clear()
+
+    def lower_bound(self, work: float) -> float:
+        """No schedule does ``work`` card-seconds sooner, even without loading, losses or unequal ends."""
+        speed, done, before = 0.0, 0.0, 0.0
+        for moment, change in sorted(self.capacity):
+            gained = speed * (moment - before)
+            if speed > 0 and done + gained >= work:
+                break
+            done, before, speed = done + gained, moment, speed + change
+        return before + (work - done) / speed if speed > 0 else float("inf")
+
+    # What happens
+
+    def _join(self, host: int) -> list[Event]:
+        return [self._new_slot(host, card) for card in range(self.gpus)]
+
+    def _new_slot(self, host: int, card: int) -> SlotJoined:
+        names = sorted(self.world.speeds)
+        name = names[host % len(names)]
+        slot = Slot(
+            slot_id=f"host{host}/gpu{card}#{next(self._ticket)}",
+            node=f"host{host}",
+            device="cuda:0",
+            gpu_name=name,
+            memory_bytes=self.world.memory_bytes,
+        )
+        self.speed[slot.slot_id] = self.random.uniform(*self.world.speeds[name])
+        self.capacity.append((self.time, self.speed[slot.slot_id]))
+        self._by_host.setdefault(host, {})[slot.slot_id] = slot
+        return SlotJoined(slot=slot)
+
+    def _die(self, host: int) -> list[Event]:
+        """Its cards stop now; that they are lost is noticed a little later."""
+        gone = self._by_host.pop(host, {})
+        for slot_id in gone:
+            self.capacity.append((self.time, -self.speed[slot_id]))
+        lost = [t for t, (_, slot) in self.tasks.items() if slot.slot_id in gone]
+        for task_id in lost:
+            del self.tasks[task_id]
+        failure = make_failure(FailureClass.NODE_LOST, f"host{host} is gone")
+        events: list[Event] = [SlotLost(slot_id=slot_id, failure=failure) for slot_id in gone]
+        self._at(self.time + self.world.notice_seconds, lambda: events)
+        return []
+
+    def _crash(self, task: Task, slot: Slot) -> list[Event]:
+        if self.tasks.pop(task.task_id, None) is None:
+            return []
+        host = int(slot.node.removeprefix("host"))
+        card = int(slot.slot_id.split("/gpu")[1].split("#")[0])
+        self._by_host[host].pop(slot.slot_id)
+        self.capacity.append((self.time, -self.speed[slot.slot_id]))
+        self._at(
+            self.time + self.world.restart_seconds,
+            lambda: [self._new_slot(host, card)] if host in self._by_host else [],
+        )
+        failure = make_failure(FailureClass.WORKER_LOST, "the worker's process died")
+        return [SlotLost(slot_id=slot.slot_id, failure=failure)]
+
+    def _finish(self, task: Task, slot: Slot, duration: float) -> list[Event]:
+        if task.task_id not in self.tasks:
+            return []
+        self.busy[slot.slot_id] = self.busy.get(slot.slot_id, 0.0) + duration
+        if not isinstance(task, GroupTask):
+            return self._end(task, slot, None)
+        if self.random.random() < self.world.fail_run:
+            return self._end(task, slot, make_failure(FailureClass.ERROR, "RuntimeError: drawn to fail"))
+        row = self._row(task, duration)
+        events: list[Event] = [
+            TaskMessage(task_id=task.task_id, message=RunFinished(run_id=run.run_id, row=row)) for run in task.runs
+        ]
+        return events + self._end(task, slot, None)
+
+    def _row(self, task: GroupTask, duration: float) -> dict[str, Any]:
+        size = len(task.runs)
+        return {
+            "images": 1000,
+            "seconds": duration / size,
+            "group_size": size,
+            "group_memory_bytes": self.world.network_bytes + size * self.world.run_bytes,
+        }
+
+    def _end(self, task: Task, slot: Slot, failure: Failure | None) -> list[Event]:
+        if self.tasks.pop(task.task_id, None) is None:
+            return []
+        return [TaskEnded(task_id=task.task_id, slot_id=slot.slot_id, failure=failure)]
+
+    def _too_large(self, task: GroupTask, slot: Slot) -> bool:
+        return self.world.network_bytes + len(task.runs) * self.world.run_bytes > slot.memory_bytes
+
+    def _at(self, when: float, what: Callable[[], list[Event]]) -> None:
+        heapq.heappush(self._heap, (when, next(self._ticket), what))
+
+
+def _oom() -> Failure:
+    return make_failure(FailureClass.CUDA_OOM, "CUDA out of memory")
