@@ -5,7 +5,7 @@
 | ``resnet18-bn`` | torchvision IMAGENET1K_V1, or pretrained by a recipe (``deyo.pretrain``) | ImageNet |
 | ``resnet50-bn`` | torchvision IMAGENET1K_V1 | ImageNet |
 | ``resnet50-gn`` | timm ``resnet50_gn.a1h_in1k`` | ImageNet |
-| ``vit-base-ln`` (= ``vit-base-ln+paper``) | timm ``vit_base_patch16_224.augreg_in21k_ft_in1k`` | ImageNet, as in the paper |
+| ``vit-base-ln``, ``vit-base-ln+paper`` | timm ``vit_base_patch16_224.augreg_in21k_ft_in1k`` | ImageNet (the paper's) |
 | ``vit-base-ln+modern`` | timm ``vit_base_patch16_224.augreg2_in21k_ft_in1k`` | mean = std = 0.5 |
 | ``small-resnet-bn``, ``small-resnet-gn`` | pretrained by a recipe in seconds | of the benchmark |
 | ``timm:NAME.TAG``, ``torchvision:NAME@WEIGHTS`` | of that tag | of that tag |

@@ -39,7 +39,7 @@ class Weights(Protocol):
     def load(self, folder: Path | None, cache: Path | None) -> LoadedWeights:
         """Read (and if need be fetch) the weights.
 
-        ``folder`` is searched before any hub. Raises ``DataError`` saying which file to put where.
+        ``folder`` is searched before any hub (it may also be the file itself). Raises ``DataError`` saying which file to put where.
         """
 
 

@@ -39,7 +39,11 @@ class HubWeights:
         return f"{self.library}:{self.name}{separator}{self.tag}"
 
     def load(self, folder: Path | None, cache: Path | None) -> LoadedWeights:
-        path = self._find(weights_folder(folder)) or self._fetch(folder)
+        named = Path(folder) if folder is not None else None
+        if named is not None and named.is_file():
+            path = named
+        else:
+            path = self._find(weights_folder(folder)) or self._fetch(folder)
         digest = file_sha256(path)
         self._check_digest(path, digest, cache)
         state = read_state(path)

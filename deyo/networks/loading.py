@@ -25,8 +25,8 @@ def load_network(
 ) -> Network:
     """Load the network ``name`` in eval mode, on the CPU, with its normalisation.
 
-    weights: a folder searched for weight files before any hub (default: the environment's DEYO_WEIGHTS); for
-    a network that a recipe pretrains, also the checkpoint file itself. cache: where pretrained checkpoints
+    weights: a folder searched for weight files before any hub (default: the environment's DEYO_WEIGHTS), or
+    the file itself; for a network that a recipe pretrains, its checkpoint. cache: where pretrained checkpoints
     are kept. benchmark: decides whether a recipe pretrains the network (``deyo.pretrain.recipe_for``); its
     checkpoint for ``pretrain_seed`` (default 2024) is taken from the cache, or made first if it is not there.
     Raises ``ConfigError`` for a wrong name, ``DataError`` for missing or unfitting weights.
