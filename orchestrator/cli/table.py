@@ -1,0 +1,104 @@
+"""``deyo-sweep table``: a sweep as mean±std tables, in the paper's layouts or any other."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SWEEP = "A sweep's name under the results root, or the path of its spec."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("table", help="Mean±std tables of a sweep over its seeds.")(table)
+
+
+def table(
+    sweep: Annotated[str, typer.Argument(help=SWEEP)],
+    results: Annotated[str, typer.Option("--results", help="Root of the result store.")] = "./results",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the spec (repeatable).")
+    ] = None,
+    fmt: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv, html or json.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    layout: Annotated[
+        str | None, typer.Option("--layout", help="A layout by name; by default the one that suits the sweep.")
+    ] = None,
+    layouts: Annotated[bool, typer.Option("--layouts", help="List the layouts and stop.")] = False,
+    rows: Annotated[
+        list[str] | None, typer.Option("--rows", metavar="AXIS", help="Axes down, comma-separated.")
+    ] = None,
+    cols: Annotated[
+        list[str] | None, typer.Option("--cols", metavar="AXIS", help="Axes across, comma-separated.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="Metrics, comma-separated (accuracy, worst, aurc, …).")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="AXIS=VALUE", help="Only these runs (repeatable).")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option("--compare", help="'paper', or another sweep to take paired differences to.")
+    ] = None,
+    versus: Annotated[
+        str | None, typer.Option("--versus", metavar="METHOD", help="Paired differences of METHOD to the others.")
+    ] = None,
+    interval: Annotated[str, typer.Option("--interval", help="95 % intervals of differences: t or bootstrap.")] = "t",
+    ddof: Annotated[int, typer.Option("--ddof", help="1: sample std; 0: population std.")] = 1,
+    averages: Annotated[
+        str, typer.Option("--averages", help="Averages over corruptions: auto, plain, weighted, both or none.")
+    ] = "auto",
+    seeds: Annotated[bool, typer.Option("--seeds", help="Show each seed's value and the median.")] = False,
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="Average over differing weights, data or precision all the same.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of the terminal.")] = None,
+    width: Annotated[int | None, typer.Option("--width", help="Characters a line (text).")] = None,
+) -> None:
+    """Mean±std tables of a sweep over its seeds."""
+    from orchestrator.tables.differences import compared
+    from orchestrator.tables.load import load
+    from orchestrator.tables.render import render
+    from orchestrator.tables.request import Request
+
+    if layouts:
+        _list_layouts()
+        return
+    request = Request(
+        layout=layout,
+        rows=_split(rows),
+        cols=_split(cols),
+        metrics=_split(metric),
+        where=where or (),
+        ddof=ddof,
+        averages=averages,
+        seeds=seeds,
+        allow_mixed=allow_mixed,
+    )
+    data = load(sweep, results, settings or ())
+    other = load(compare, results) if compare not in (None, "paper") else None
+    tables = compared(data, request, paper=compare == "paper", other=other, versus=versus, interval=interval)
+    terminal = output is None and sys.stdout.isatty()
+    columns = width or (shutil.get_terminal_size().columns if terminal else 100)
+    text = render(tables, "json" if as_json else fmt, width=columns, color=terminal)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+def _split(values: list[str] | None) -> list[str]:
+    return [part.strip() for value in values or () for part in value.split(",") if part.strip()]
+
+
+def _list_layouts() -> None:
+    from orchestrator.tables.layouts import LAYOUTS, layout
+
+    for name in LAYOUTS:
+        found = layout(name)
+        typer.echo(f"{name:24} {found.help}")

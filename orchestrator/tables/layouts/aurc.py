@@ -1,0 +1,170 @@
+"""Table 14 of the paper: how well each confidence score orders right before wrong, within the worst group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deyo.confidence import aurc, excess_aurc
+from deyo.types import ConfigError
+from orchestrator.tables import names
+from orchestrator.tables.best import mark_best
+from orchestrator.tables.data import Entry, Replicate, SweepData
+from orchestrator.tables.layouts.base import Layout, LayoutOptions, unique_runs
+from orchestrator.tables.model import Cell, Column, Row, Table
+from orchestrator.tables.pivot import spread_note
+from orchestrator.tables.provenance import caption
+from orchestrator.tables.statistics import Summary, mean_std
+
+TITLES = {
+    "entropy": "Entropy",
+    "augmix": "AugMix PLPD",
+    "pixel": "Pixel PLPD",
+    "patch": "Patch PLPD",
+    "occlusion": "Occlusion PLPD",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One confidence score of one run: its samples' scores and whether they were right (all n samples), and the
+    group of each (−1: none).
+    """
+
+    entry: Entry
+    confidence: str
+    score: np.ndarray
+    correct: np.ndarray
+    group: np.ndarray
+
+
+def scores(data: SweepData) -> list[Score]:
+    """The scores that the sweep's recorded samples offer: −entropy of every run, and PLPD of those that computed it
+    for every sample. Raises ``ConfigError`` where no run recorded samples.
+    """
+    done = [e for e in unique_runs(data).entries if e.status == "done"]
+    table = data.samples([e.run_id for e in done]) if data.samples is not None and done else None
+    if table is None or not len(table):
+        raise ConfigError(
+            "risk and coverage need each sample's entropy and PLPD, and no run of this sweep recorded samples: add "
+            "`samples: true` to its spec and run it again"
+        )
+    by_run = _by_run(table)
+    return [s for e in done if e.run_id in by_run for s in _scores_of(e, by_run[e.run_id])]
+
+
+def _by_run(table: pa.Table) -> dict[str, dict[str, np.ndarray]]:
+    table = table.select(["run_id", "position", "label", "group", "prediction", "entropy", "plpd"])
+    table = table.sort_by([("run_id", "ascending"), ("position", "ascending")])
+    ids = table["run_id"].to_numpy()
+    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    columns = {n: table[n].to_numpy() for n in table.column_names if n != "run_id"}
+    ends = [*starts[1:], len(ids)]
+    return {ids[a]: {n: c[a:b] for n, c in columns.items()} for a, b in zip(starts, ends)}
+
+
+def _scores_of(entry: Entry, rows: Mapping[str, np.ndarray]) -> list[Score]:
+    correct = rows["label"] == rows["prediction"]
+    shared: dict[str, Any] = {"entry": entry, "correct": correct, "group": rows["group"]}
+    found = [Score(confidence="entropy", score=-rows["entropy"].astype(np.float64), **shared)]
+    plpd = rows["plpd"].astype(np.float64)
+    if len(plpd) and not np.isnan(plpd).any():
+        transform = entry.axes["settings"].get("transform", "plpd")
+        found.append(Score(confidence=str(transform), score=plpd, **shared))
+    return found
+
+
+def worst_group(found: Sequence[Score]) -> int | None:
+    """The group with the lowest accuracy of the network as it was pretrained: of the no-adapt runs, else of all
+    runs; None where there are no groups.
+    """
+    base = [s for s in found if s.entry.axes["method"] == "no-adapt"] or found
+    groups = sorted({int(g) for s in base for g in np.unique(s.group)} - {-1})
+    if not groups:
+        return None
+    accuracy = {g: np.mean(np.concatenate([s.correct[s.group == g] for s in base])) for g in groups}
+    return min(groups, key=lambda g: accuracy[g])
+
+
+def build(data: SweepData, options: LayoutOptions) -> list[Table]:
+    found = scores(data)
+    sections: dict[tuple[str, str], list[Score]] = {}
+    for score in found:
+        axes = score.entry.axes
+        sections.setdefault((axes["benchmark"], axes["model"]), []).append(score)
+    rows, cells, groups = [], [], []
+    for (benchmark, model), members in sections.items():
+        group = worst_group(members)
+        groups.append("all samples" if group is None else f"group {group}, the worst of {benchmark}")
+        section = f"{benchmark}, {model}" if len(sections) > 1 else ""
+        for (confidence, label), same in _by_row(members).items():
+            title = f"{TITLES.get(confidence, confidence)} ({names.title('label', label)})"
+            rows.append(Row(title=title, section=section, key={"confidence": confidence, "label": label}))
+            cells.append(_cells(same, group, options.pivot.ddof))
+    columns = (
+        Column(title="AURC", metric="aurc", unit="%", higher=False),
+        Column(title="E-AURC", metric="excess_aurc", unit="%", higher=False),
+        Column(title="accuracy", metric="accuracy", unit="%"),
+        Column(title="samples", metric="samples"),
+    )
+    title = f"{data.sweep}: area under the risk-coverage curve (%), {'; '.join(dict.fromkeys(groups))}"
+    table = Table(
+        name="aurc",
+        title=title,
+        stub="confidence (run)",
+        columns=columns,
+        rows=tuple(rows),
+        cells=tuple(cells),
+        ddof=options.pivot.ddof,
+    )
+    expected = max(len({s.entry.replicate for s in same}) for same in _by_row(found).values())
+    return [
+        mark_best(table).with_notes(
+            "Samples sorted by confidence, ties in stream order; AURC is the mean risk over all coverages, E-AURC "
+            "what it exceeds a perfect score's by.",
+            spread_note(data, options.pivot.ddof, expected),
+            *caption([s.entry for s in found]),
+        )
+    ]
+
+
+def _by_row(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
+    """Scores by confidence and label, entropy first."""
+    found: dict[tuple[str, str], list[Score]] = {}
+    for s in sorted(members, key=lambda s: s.confidence != "entropy"):
+        found.setdefault((s.confidence, s.entry.axes["label"]), []).append(s)
+    return found
+
+
+def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, ...]:
+    values: dict[str, dict[Replicate, float]] = {"aurc": {}, "excess": {}, "accuracy": {}, "samples": {}}
+    for s in same:
+        chosen = slice(None) if group is None else s.group == group
+        score, correct = s.score[chosen], s.correct[chosen]
+        values["aurc"][s.entry.replicate] = 100 * aurc(score, correct)
+        values["excess"][s.entry.replicate] = 100 * excess_aurc(score, correct)
+        values["accuracy"][s.entry.replicate] = 100 * float(np.mean(correct))
+        values["samples"][s.entry.replicate] = float(len(correct))
+    entries = tuple(s.entry for s in same)
+    return tuple(
+        Cell(summary=_summary(v, ddof), decimals=0 if n == "samples" else 2, thousands=n == "samples", entries=entries)
+        for n, v in values.items()
+    )
+
+
+def _summary(values: dict[Replicate, float], ddof: int) -> Summary:
+    mean, std = mean_std(list(values.values()), ddof)
+    return Summary(mean=mean, std=std, n=len(values), expected=len(values), values=values)
+
+
+LAYOUT = Layout(
+    name="aurc",
+    help="confidence scores down; AURC and E-AURC within the worst group, from recorded samples (T14)",
+    experiments=("T14",),
+    suits=lambda data: False,
+    build=build,
+)
