@@ -155,7 +155,10 @@ AGGREGATES = pa.schema(
         ("schema_version", _INT),
         # version 2
         ("nan_seeds", pa.list_(_INT)),  # committed, but the metric is NaN: not in mean, std and n; also missing
-        ("averaged", pa.list_(_TEXT)),  # the corruptions that an average row spans; null in other rows
+        ("corruptions", pa.list_(_TEXT)),  # those that the row spans: an average's, or a mixed stream's
+        ("benchmark_options", _TEXT),  # JSON
+        ("settings", _TEXT),  # JSON
+        ("max_images", _INT),
     ]
 )
 
