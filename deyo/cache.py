@@ -308,7 +308,7 @@ def _fill(
 def _read_bad(path: Path) -> dict[int, str]:
     if not path.is_file():
         return {}
-    return {index: reason for index, reason in map(json.loads, path.read_text().splitlines())}
+    return dict(map(json.loads, path.read_text().splitlines()))
 
 
 def _finished_chunks(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deyo.corruptions import blur, digital, noise
+from deyo.corruptions import blur, digital, elastic, noise, spatter, weather
 from deyo.corruptions.constants import FAMILIES
 from deyo.corruptions.draws import Draws
 from deyo.corruptions.jpeg import jpeg_round_trip
@@ -45,8 +45,24 @@ EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 _FUNCTIONS: dict[str, Callable[[Tensor, Any, Draws], Tensor]] = {
     "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
     "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": digital.brightness,
     "contrast": digital.contrast,
+    "elastic_transform": elastic.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+    "speckle_noise": noise.speckle_noise,
+    "gaussian_blur": blur.gaussian_blur,
+    "spatter": spatter.spatter,
+    "saturate": digital.saturate,
 }
 _CHUNK_PIXELS = {"cpu": 4 * 224 * 224, "cuda": 256 * 224 * 224}
 
