@@ -6,8 +6,9 @@ The engine is imported when first asked, so that a spec's shape is checked (and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError, NetworkInfo
@@ -80,6 +81,15 @@ class Catalog:
 
         return self._once(("weights", model, benchmark), ask)
 
+    def weights_here(self, model: str) -> str | None:
+        """Where this machine has the published weights of ``model``; None if they would be fetched."""
+        from deyo.networks.registry import definition
+
+        weights = definition(model).weights
+        if not hasattr(weights, "file_names"):
+            return "in a file"
+        return next((str(path) for path in _weight_files(weights) if path.exists()), None)
+
     def scenario_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of scenario ``name`` with defaults filled in."""
 
@@ -146,6 +156,22 @@ class Catalog:
         if key not in self._answers:
             self._answers[key] = ask()
         return self._answers[key]
+
+
+def _weight_files(weights: Any) -> Iterator[Path]:
+    """The places of a hub's file: the user's folder, then the caches of torchvision and of the Hugging Face hub."""
+    from deyo.networks.hub import weights_folder
+
+    if folder := weights_folder():
+        yield from (folder / name for name in weights.file_names())
+    if weights.library == "torchvision":
+        import torch
+
+        yield Path(torch.hub.get_dir()) / "checkpoints" / weights.file_names()[0]
+    else:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        yield Path(HF_HUB_CACHE) / f"models--timm--{weights.name}.{weights.tag}"
 
 
 def _key(options: Mapping[str, Any]) -> str:

@@ -30,6 +30,22 @@ IMAGES = {
     "cifar10-c": 10_000,
 }
 """Test images of one condition, as published (methods.md §3)."""
+COLUMNS = [
+    "benchmark",
+    "scenario",
+    "corruptions",
+    "max_images",
+    "method",
+    "model",
+    "batch_size",
+    "precision",
+    "device_name",
+    "images",
+    "seconds",
+    "decode_seconds",
+    "group_size",
+]
+"""Columns of ``runs`` that the model learns from."""
 LABEL_SHIFT_DRAWS = 100
 """Steps for each class in label-shift streams (methods.md §3.2)."""
 

@@ -51,6 +51,7 @@ def config_id(config: RunConfig) -> str:
 def run_id(config: RunConfig, *, weights_id: str | None = None, numerics_version: int | None = None) -> str:
     """16 hex digits: ``config_id``, the weights and the engine's numerics version.
 
+    A run that records samples has an id of its own: one without them cannot stand in for it.
     What is not given is asked of the engine (``deyo.networks.weights_id``, ``deyo.numerics``).
     """
     if weights_id is None or numerics_version is None:
@@ -59,12 +60,12 @@ def run_id(config: RunConfig, *, weights_id: str | None = None, numerics_version
         catalog = Catalog()
         weights_id = weights_id or catalog.weights_id(config.model, config.benchmark)
         numerics_version = numerics_version or catalog.stamps()["numerics_version"]
-    return combined_id(config_id(config), weights_id, numerics_version)
+    return combined_id(config_id(config), weights_id, numerics_version, samples=config.record_samples)
 
 
-def combined_id(config: str, weights_id: str, numerics_version: int) -> str:
+def combined_id(config: str, weights_id: str, numerics_version: int, *, samples: bool = False) -> str:
     """``run_id`` from a ``config_id`` at hand."""
-    return _digest([config, weights_id, numerics_version])
+    return _digest([config, weights_id, numerics_version, *(["samples"] if samples else [])])
 
 
 def canonical(value: Any) -> Any:

@@ -21,8 +21,8 @@ INTERRUPTIONS = frozenset(
 )
 """Failures that say nothing of the run itself: the next ``run`` takes it up again without ``retry``."""
 
-COMPARED = ("weights_id", "numerics_version", "code_digest")
-"""Stamps that say whether a result would come out the same today."""
+COMPARED = ("weights_id", "numerics_version", "record_samples", "code_digest")
+"""Stamps that say whether a stored result is the one that would be made today."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def make_plan(spec: SweepSpec, store: Store | None = None, *, catalog: Catalog |
     runs = []
     for expanded in expansion(spec, catalog):
         stamps = _stamps(expanded, catalog)
-        identity = combined_id(expanded.config_id, stamps["weights_id"], stamps["numerics_version"])
-        status, reason = judge(identity, stamps, expanded.config.record_samples, history)
+        identity = _identity(stamps, history)
+        status, reason = judge(identity, stamps, history)
         runs.append(
             PlannedRun(
                 run_id=identity,
@@ -74,10 +74,10 @@ def make_plan(spec: SweepSpec, store: Store | None = None, *, catalog: Catalog |
     return Plan(sweep=spec.name, runs=tuple(runs), merged_duplicates=sum(r.duplicates for r in runs))
 
 
-def judge(identity: str, stamps: Mapping[str, Any], needs_samples: bool, history: History) -> tuple[RunStatus, str]:
+def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[RunStatus, str]:
     """The status of a run, and the reason in words."""
     if info := history.committed.get(identity):
-        return RunStatus.DONE, _done_reason(info, stamps, needs_samples, history.root)
+        return RunStatus.DONE, _done_reason(info, stamps, history.root)
     if failure := history.failures.get(identity):
         if failure.kind in INTERRUPTIONS:
             return RunStatus.NEW, f"interrupted ({failure.kind.value}: {_first_line(failure.message)}); taken up again"
@@ -110,16 +110,23 @@ def _stamps(expanded: Expanded, catalog: Catalog) -> dict[str, Any]:
         "config_id": expanded.config_id,
         "weights_id": catalog.weights_id(expanded.config.model, expanded.config.benchmark),
         **catalog.stamps(),
+        "record_samples": expanded.config.record_samples,
     }
 
 
-def _done_reason(info: CommitInfo, stamps: Mapping[str, Any], needs_samples: bool, root: str) -> str:
+def _identity(stamps: Mapping[str, Any], history: History) -> str:
+    """The run's id; where it need not record samples, that of a committed run which did will do."""
+    parts = stamps["config_id"], stamps["weights_id"], stamps["numerics_version"]
+    identity = combined_id(*parts, samples=stamps["record_samples"])
+    richer = combined_id(*parts, samples=True)
+    return richer if identity not in history.committed and richer in history.committed else identity
+
+
+def _done_reason(info: CommitInfo, stamps: Mapping[str, Any], root: str) -> str:
     parts = [f"in {root}, attempt {info.attempt}, {info.finished_at}"]
     if info.stamps.get("code_digest", stamps["code_digest"]) != stamps["code_digest"]:
         change = f"{info.stamps['code_digest']} -> {stamps['code_digest']}"
         parts.append(f"engine code changed since (code_digest {change}), its numerics version did not: kept")
-    if needs_samples and info.stamps.get("record_samples") is False:
-        parts.append("recorded without samples")
     return "; ".join(parts)
 
 

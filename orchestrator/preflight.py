@@ -1,0 +1,250 @@
+"""What must be there before a sweep starts: data, weights, MLflow, disk space, and the resources asked for.
+
+Every check is a line with its verdict; none of them changes anything, and all together take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deyo.types import ConfigError, DataError
+from orchestrator.catalog import Catalog
+from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
+from orchestrator.specmodel import Resources, SweepSpec
+from orchestrator.types import Plan, RunConfig
+
+DATA_SECONDS = 5.0
+"""Time for looking into data sets; what is left over is for ``prepare``."""
+BYTES_PER_RUN, BYTES_PER_BATCH, BYTES_PER_SAMPLE = 8_000, 90, 40
+SPARE_BYTES = 200 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """``ok`` is None where the answer is open: worth reading, but no reason to stop."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def preflight(spec: SweepSpec, plan: Plan, *, results: str, address: str | None = None) -> list[Check]:
+    """All checks of a sweep that would run here, or on the cluster at ``address``.
+
+    With an address, data and weights that this machine lacks are no failure: ``doctor`` looks on the hosts.
+    """
+    todo = [run.config for run in plan.todo]
+    here = not address
+    return [
+        *data_checks(spec, todo, fatal=here),
+        *weight_checks(todo, fatal=here),
+        mlflow_check(spec, results),
+        disk_check(todo, results),
+        *resource_checks(spec.resources, address),
+    ]
+
+
+def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
+    """One check a benchmark: its files are listed and counted, as far as the time allows."""
+    wanted: dict[tuple[str, str], dict[tuple[str | None, int | None], RunConfig]] = {}
+    for config in todo:
+        conditions = wanted.setdefault((config.benchmark, repr(config.benchmark_options)), {})
+        for corruption in config.corruptions or (config.corruption,):
+            conditions.setdefault((corruption, config.severity), config)
+    for (name, _), conditions in wanted.items():
+        config = next(iter(conditions.values()))
+        check = _attempt(f"data: {name}", lambda c=config, d=conditions: _look_at_data(spec, c, list(d)))
+        yield check if check.ok or fatal else Check(name=check.name, ok=None, detail=check.detail)
+
+
+def weight_checks(todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
+    """One check a network: published weights on this machine, a file, or pretrained by the sweep."""
+    catalog = Catalog()
+    for model, benchmark in dict.fromkeys((c.model, c.benchmark) for c in todo):
+        check = _attempt(f"weights: {model}", lambda m=model, b=benchmark: _look_for_weights(catalog, m, b))
+        yield check if check.ok or fatal else Check(name=check.name, ok=None, detail=check.detail)
+
+
+def mlflow_check(spec: SweepSpec, results: str) -> Check:
+    """Whether the tracking store can be reached: a server by its health page, a database by its socket or folder."""
+
+    def look() -> str | Check:
+        from orchestrator.tracking.options import TrackingOptions, is_server, redact, resolve_uri, sqlite_path
+
+        uri = resolve_uri(TrackingOptions.from_spec(spec.mlflow.model_dump()).uri, results)
+        if uri is None:
+            return "off (results go to Parquet alone)"
+        if path := sqlite_path(uri):
+            return _writable(path.parent, f"SQLite, {path}")
+        if is_server(uri):
+            return _healthy(uri, redact(uri))
+        parts = urlsplit(uri)
+        socket.create_connection((parts.hostname or "localhost", parts.port or 5432), timeout=3).close()
+        return f"database at {parts.hostname}"
+
+    check = _attempt("mlflow", look)
+    if check.ok is False and "tracking_uri" not in check.detail:  # unreachable: the sweep runs all the same
+        return Check(name="mlflow", ok=None, detail=f"{check.detail}; the sweep runs and publishes it later")
+    return check
+
+
+def disk_check(todo: list[RunConfig], results: str) -> Check:
+    """Room for the results, by the number of runs, batches and samples."""
+    if "://" in results:
+        return Check(name="disk", ok=None, detail=f"{results}: an object store, its space is not checked")
+    need = sum(_bytes(config) for config in todo) + SPARE_BYTES
+    folder = _existing(Path(results))
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / 1e9:.1f} GB free at {folder}, about {need / 1e9:.2f} GB needed"
+    if free < need:
+        return Check(name="disk", ok=False, detail=f"{detail}; free some, or choose another --results")
+    return _attempt("disk", lambda: _writable(Path(results), detail))
+
+
+def resource_checks(resources: Resources, address: str | None) -> list[Check]:
+    """Whether this machine, or the cluster, has what the spec's ``resources`` ask for."""
+    try:
+        facts = probe(address) if address else local_facts()
+    except ClusterError as error:
+        return [Check(name="cluster", ok=False, detail=str(error))]
+    checks = []
+    if address and (mismatch := version_mismatch(facts)):
+        checks.append(Check(name="versions", ok=False, detail=mismatch))
+    problem = shortage(resources, facts)
+    big = facts.biggest
+    detail = f"{len(facts.nodes)} host(s), {facts.gpus} GPU(s); the biggest is {describe(big)}"
+    return [*checks, Check(name="resources", ok=not problem, detail=problem or detail)]
+
+
+def shortage(resources: Resources, facts: ClusterFacts) -> str | None:
+    """What the spec asks for and the cluster can never give, or None."""
+    nodes = facts.nodes
+    if resources.gpu_type:
+        kinds = sorted({node.gpu_type for node in nodes if node.gpu_type})
+        nodes = tuple(node for node in nodes if node.gpu_type == resources.gpu_type)
+        if not nodes:
+            return f"resources.gpu_type is {resources.gpu_type!r}; {facts.address} has {', '.join(kinds) or 'no GPU'}"
+    gpus = int(sum(node.gpus for node in nodes))
+    big = max(nodes, key=lambda node: (node.gpus, node.cpus))
+    kind = f" of type {resources.gpu_type}" if resources.gpu_type else ""
+    if resources.gpus and resources.gpus > gpus:
+        return (
+            f"resources.gpus is {resources.gpus}, but {facts.address} has {gpus}{kind} in all; "
+            f"the biggest node is {describe(big)}. Lower it, or leave it out to use what there is"
+        )
+    need = (resources.memory_gb or 0) * 1e9
+    if need > max(node.memory_bytes for node in nodes):
+        return f"resources.memory_gb is {resources.memory_gb:g}, more than any node has; the biggest is {describe(big)}"
+    if resources.cpus_per_worker > max(node.cpus for node in nodes):
+        return f"resources.cpus_per_worker is {resources.cpus_per_worker:g}; the biggest node is {describe(big)}"
+    return None
+
+
+def local_facts() -> ClusterFacts:
+    """This machine as a cluster of one."""
+    import platform
+
+    import torch
+
+    gpus = torch.cuda.device_count()
+    node = Node(
+        name=platform.node(),
+        address="127.0.0.1",
+        cpus=float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+        gpus=float(gpus),
+        gpu_type=torch.cuda.get_device_name(0) if gpus else "",
+        memory_bytes=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        head=True,
+    )
+    return ClusterFacts(address="this machine", ray_version="", python_version="", nodes=(node,))
+
+
+def describe(node: Node) -> str:
+    """A node in words."""
+    kind = f" ({node.gpu_type})" if node.gpu_type else ""
+    return f"{node.name} with {node.gpus:g} GPU(s){kind}, {node.cpus:g} CPU core(s), {node.memory_bytes / 1e9:.0f} GB"
+
+
+def _attempt(name: str, look: Callable[[], str | Check]) -> Check:
+    try:
+        found = look()
+    except (ConfigError, DataError, OSError) as error:
+        return Check(name=name, ok=False, detail=str(error))
+    return found if isinstance(found, Check) else Check(name=name, ok=True, detail=found)
+
+
+def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str | None, int | None]]) -> str:
+    from deyo.benchmarks import open_benchmark
+
+    benchmark: Any = open_benchmark(
+        config.benchmark, root=spec.data.get(config.benchmark), **dict(config.benchmark_options)
+    )
+    if not hasattr(benchmark, "recipe"):  # of an installed package: only opening it shows
+        benchmark.images(*conditions[0])
+        return "opened"
+    end = time.monotonic() + DATA_SECONDS
+    for done, condition in enumerate(conditions):
+        recipe = benchmark.recipe(*condition)
+        if recipe.root is None:
+            return "comes with the package"
+        if recipe.root.is_dir():
+            recipe.open()
+        else:
+            benchmark.images(*condition)  # prepared earlier, or an error that says what is missing
+        if time.monotonic() > end and done + 1 < len(conditions):
+            return f"{done + 1} of {len(conditions)} conditions looked at; `deyo-sweep prepare` checks all"
+    return f"{len(conditions)} condition(s) found at {recipe.root}"
+
+
+def _look_for_weights(catalog: Catalog, model: str, benchmark: str) -> str | Check:
+    name = f"weights: {model}"
+    if catalog.has_recipe(model, benchmark):
+        return Check(name=name, ok=True, detail=f"pretrained by the sweep on {benchmark} (or taken from its cache)")
+    identity = catalog.weights_id(model, benchmark)  # raises DataError for a file that is not there
+    where = catalog.weights_here(model)
+    if where is None:
+        return Check(name=name, ok=None, detail=f"{identity}: not on this machine yet; fetched at first use")
+    return f"{identity}, {where}"
+
+
+def _writable(folder: Path, detail: str) -> str | Check:
+    existing = _existing(folder)
+    if not os.access(existing, os.W_OK):
+        raise DataError(f"{existing} cannot be written")
+    return detail
+
+
+def _existing(path: Path) -> Path:
+    path = path.expanduser().absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _healthy(uri: str, shown: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{uri}/health", timeout=3) as answer:
+            return f"server {shown} answers {answer.status}"
+    except urllib.error.HTTPError as error:
+        raise DataError(f"server {shown} answers {error.code}") from None
+    except OSError as error:
+        raise DataError(f"server {shown} cannot be reached ({getattr(error, 'reason', error)})") from None
+
+
+def _bytes(config: RunConfig) -> int:
+    from orchestrator.cost import IMAGES
+
+    images = config.max_images or IMAGES.get(config.benchmark, 2_000) * (len(config.corruptions) or 1)
+    samples = images * BYTES_PER_SAMPLE if config.record_samples else 0
+    return BYTES_PER_RUN + images // config.batch_size * BYTES_PER_BATCH + samples
