@@ -1,0 +1,183 @@
+"""What the publisher reads from the result store: committed runs, their rows, aggregates, failures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.tracking.naming import axes, group_key
+from orchestrator.types import Failure, PlannedRun
+
+_TABLE_FORMATS = {"markdown": "md", "csv": "csv", "html": "html", "json": "json", "latex": "tex"}
+_READ_RUNS = 200
+_READ_ROWS = 500_000
+
+_AXES_COLUMNS = [
+    "run_id",
+    "attempt",
+    "benchmark",
+    "benchmark_options",
+    "corruption",
+    "severity",
+    "corruptions",
+    "scenario",
+    "scenario_options",
+    "model",
+    "method",
+    "label",
+    "settings",
+    "batch_size",
+    "protocol",
+    "precision",
+    "max_images",
+]
+
+
+class Source(Protocol):
+    """The committed state of a sweep; ``refresh`` takes a new look, all else is of the last look."""
+
+    def refresh(self) -> None: ...
+
+    def committed(self) -> Mapping[str, int]:
+        """run_id -> committed attempt."""
+
+    def newest(self) -> str | None:
+        """When the last of the committed runs finished (ISO 8601)."""
+
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """Group key -> its committed runs."""
+
+    def row(self, run_id: str) -> Mapping[str, Any] | None:
+        """A committed run's ``runs`` row."""
+
+    def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
+        """A committed run's ``batches`` rows in order."""
+
+    def aggregates(self) -> list[dict[str, Any]]: ...
+
+    def tables(self) -> Mapping[str, str]:
+        """The sweep's main table by file name (``table.md``, ``table.csv``, ``table.html``, ...)."""
+
+    def plots(self, folder: Path) -> None:
+        """Draw the sweep's plots as PNG files into ``folder``."""
+
+    def failures(self) -> Mapping[str, Failure]:
+        """The last failure of each run without a commit."""
+
+    def planned(self) -> Sequence[PlannedRun]:
+        """The sweep's plan, empty where the store has none."""
+
+
+class StoreSource:
+    """A sweep's folder under a results root, read through ``orchestrator.open_results``.
+
+    Rows of ``batches`` are read for a few hundred runs at a time (those asked for and their neighbours in the
+    table), so that publishing a whole sweep does not scan the files once a run.
+    """
+
+    def __init__(self, root: str, sweep: str) -> None:
+        self._root, self._sweep = root, sweep
+        self._results: Any = None
+        self._runs: pa.Table | None = None
+        self._index: dict[str, int] = {}
+        self._groups: dict[str, list[str]] | None = None
+        self._cached: dict[str, pa.Table] = {}
+
+    def refresh(self) -> None:
+        from orchestrator import open_results
+
+        self._results = open_results(self._root, self._sweep)
+        self._runs = self._results.runs()
+        self._index = {run_id: i for i, run_id in enumerate(self._runs["run_id"].to_pylist())}
+        self._groups = None
+        self._cached = {}
+
+    def committed(self) -> Mapping[str, int]:
+        runs = self._table()
+        return dict(zip(runs["run_id"].to_pylist(), runs["attempt"].to_pylist()))
+
+    def newest(self) -> str | None:
+        return pc.max(self._table()["finished_at"]).as_py()
+
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        if self._groups is None:
+            found: dict[str, list[str]] = defaultdict(list)
+            for row in self._table().select(_AXES_COLUMNS).to_pylist():
+                found[group_key(axes(row))].append(row["run_id"])
+            self._groups = dict(found)
+        return self._groups
+
+    def row(self, run_id: str) -> Mapping[str, Any] | None:
+        table = self._table()
+        at = self._index.get(run_id)
+        return None if at is None else table.slice(at, 1).to_pylist()[0]
+
+    def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
+        if run_id not in self._cached:
+            self._cached = self._read(self._neighbours(run_id))
+        table = self._cached.get(run_id)
+        return iter(table.to_batches() if table is not None else ())
+
+    def aggregates(self) -> list[dict[str, Any]]:
+        self._table()
+        return self._results.aggregates().to_pylist()
+
+    def tables(self) -> Mapping[str, str]:
+        from orchestrator.tables.data import from_runs
+        from orchestrator.tables.render import render
+        from orchestrator.tables.request import make_tables
+
+        planned = self.planned()
+        data = from_runs(self._table(), sweep=self._sweep, planned=planned or None, failures=self._results.failures())
+        if not data.entries:
+            return {}
+        tables = make_tables(data)
+        return {f"table.{ending}": render(tables, name) for name, ending in _TABLE_FORMATS.items()}
+
+    def plots(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def failures(self) -> Mapping[str, Failure]:
+        self._table()
+        return self._results.failures()
+
+    def planned(self) -> Sequence[PlannedRun]:
+        self._table()
+        plan = self._results.plan()
+        return plan.runs if plan is not None else ()
+
+    def _table(self) -> pa.Table:
+        if self._runs is None:
+            self.refresh()
+        assert self._runs is not None
+        return self._runs
+
+    def _neighbours(self, run_id: str) -> list[str]:
+        at = self._index.get(run_id)
+        if at is None:
+            return [run_id]
+        near = self._table().slice(at, _READ_RUNS).select(["run_id", "images", "batch_size"]).to_pylist()
+        chosen, rows = [run_id], 0
+        for item in near:
+            rows += (item["images"] or 0) // (item["batch_size"] or 1) + 1
+            if rows > _READ_ROWS:
+                break
+            chosen.append(item["run_id"])
+        return list(dict.fromkeys(chosen))
+
+    def _read(self, run_ids: Sequence[str]) -> dict[str, pa.Table]:
+        rows = self._results.batches(run_ids=list(run_ids))
+        rows = rows.take(pc.sort_indices(rows, sort_keys=[("run_id", "ascending"), ("step", "ascending")]))
+        if not rows.num_rows:
+            return {}
+        counts = pc.value_counts(rows["run_id"].combine_chunks()).to_pylist()
+        found, start = {}, 0
+        for item in counts:  # sorted by run_id, so each run is one slice
+            found[item["values"]] = rows.slice(start, item["counts"])
+            start += item["counts"]
+        return found

@@ -1,0 +1,137 @@
+"""From rows of ``runs`` and ``aggregates`` to summary metrics: of one run, of a group of seeds, of a sweep."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from orchestrator.tracking.curves import Point
+from orchestrator.tracking.naming import PREFIX, clean_key
+
+SUMMARY = (
+    "accuracy",
+    "average_accuracy",
+    "adjusted_accuracy",
+    "worst_group_accuracy",
+    "aurc",
+    "mean_entropy",
+    "mean_plpd",
+    "images",
+    "selected_entropy",
+    "selected",
+    "forwards",
+    "backwards",
+    "skipped_steps",
+    "resets",
+    "nan_steps",
+    "skipped_images",
+    "seconds",
+    "decode_seconds",
+    "images_per_second",
+    "peak_memory_bytes",
+    "group_size",
+)
+MEANS = ("accuracy", "average_accuracy", "worst_group_accuracy", "aurc", "images_per_second", "seconds")
+MAX_SWEEP_METRICS = 500
+
+
+def millis(iso: str | None) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time; 0 where there is none."""
+    return int(datetime.fromisoformat(iso).timestamp() * 1000) if iso else 0
+
+
+def run_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """All numbers of a ``runs`` row by metric name, also those that are not finite."""
+    values = {name: float(row[name]) for name in SUMMARY if row.get(name) is not None}
+    for column, prefix in (("group_accuracies", "group_accuracy"), ("domain_accuracies", "domain_accuracy")):
+        for item in row.get(column) or ():
+            if item["images"]:
+                values[clean_key(f"{prefix}/{item['name']}")] = item["correct"] / item["images"]
+    return values
+
+
+def run_points(row: Mapping[str, Any]) -> list[Point]:
+    """The final metrics of one run, at step 0 and the time at which it finished."""
+    when = millis(row.get("finished_at"))
+    return [Point(k, v, when, 0) for k, v in run_values(row).items() if math.isfinite(v)]
+
+
+def outcome_tags(row: Mapping[str, Any]) -> dict[str, str]:
+    """Tags for what a metric cannot say: collapse, NaN and infinity (MLflow turns inf into 1.8e308)."""
+    tags = {PREFIX + "collapsed": str(bool(row.get("collapsed"))).lower()}
+    odd = sorted(f"{k}={v}" for k, v in run_values(row).items() if not math.isfinite(v))
+    if odd or row.get("nan_steps"):
+        tags[PREFIX + "not_finite"] = ", ".join(odd) or f"{row['nan_steps']} steps"
+    return tags
+
+
+def seed_points(row: Mapping[str, Any], suffix: str) -> list[Point]:
+    """The same numbers inside a group's run: ``by_seed/accuracy`` with the seed as the step."""
+    when = millis(row.get("finished_at"))
+    return [
+        Point(clean_key(f"by_seed/{k}{suffix}"), v, when, int(row["seed"]))
+        for k, v in run_values(row).items()
+        if math.isfinite(v) and not k.startswith(("group_accuracy/", "domain_accuracy/"))
+    ]
+
+
+def group_points(members: Iterable[Mapping[str, float]], when: int) -> list[Point]:
+    """Mean and sample standard deviation over the seeds so far; the step is how many there are."""
+    rows = list(members)
+    points = []
+    for name in MEANS:
+        values = [m[name] for m in rows if name in m and math.isfinite(m[name])]
+        if values:
+            points.append(Point(name, math.fsum(values) / len(values), when, len(rows)))
+        if len(values) > 1:
+            points.append(Point(f"{name}_std", statistics.stdev(values), when, len(rows)))
+    points.append(Point("seeds", float(len(rows)), when, len(rows)))
+    return points
+
+
+def sweep_points(aggregates: Sequence[Mapping[str, Any]], when: int, committed: int) -> list[Point]:
+    """The parent's metrics: ``accuracy/deyo resnet50-gn gaussian_noise-5`` and its ``… std``, at step
+    ``committed`` (runs in the store), so that the points of one state of the store are always the same.
+
+    Beyond 500 metrics only the means over conditions would be readable in the UI: then each (label, model,
+    scenario) has one metric, the plain mean over its conditions. The table among the artifacts has all.
+    """
+    rows = [r for r in aggregates if _finite(r.get("mean"))]
+    named = [(_aggregate_name(r, r), r["mean"], r["std"]) for r in rows if r["metric"] in MEANS[:4]]
+    if len(named) > MAX_SWEEP_METRICS:
+        named = _over_conditions(rows)
+    points = []
+    for name, mean, std in named[:MAX_SWEEP_METRICS]:
+        points.append(Point(clean_key(name), float(mean), when, committed))
+        if _finite(std):
+            points.append(Point(clean_key(f"{name} std"), float(std), when, committed))
+    return points
+
+
+def _over_conditions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, None]]:
+    gathered: dict[str, list[float]] = {}
+    for row in rows:
+        if row["metric"] in ("accuracy", "worst_group_accuracy"):
+            gathered.setdefault(_aggregate_name(row, None), []).append(float(row["mean"]))
+    return [(name, math.fsum(values) / len(values), None) for name, values in gathered.items()]
+
+
+def _aggregate_name(row: Mapping[str, Any], of: Mapping[str, Any] | None) -> str:
+    parts = [row["label"] or row["method"], row["model"]]
+    if of is None:
+        parts.append("mean over conditions")
+    elif of.get("corruption"):
+        parts.append(f"{of['corruption']}-{of['severity']}" if of.get("severity") is not None else of["corruption"])
+    parts += [row["benchmark"], row["scenario"]]
+    options = row.get("scenario_options")
+    if options and options != "{}":
+        parts.append(options.strip("{}").replace('"', "").replace(",", " "))
+    parts.append(f"batch {row['batch_size']}")
+    return f"{row['metric']}/" + " ".join(str(p) for p in parts)
+
+
+def _finite(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
