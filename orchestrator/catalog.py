@@ -53,6 +53,12 @@ class Catalog:
 
         return self._once(("benchmarks",), benchmark_names)
 
+    def tuning_corruptions(self) -> tuple[str, ...]:
+        """Corruptions that are for tuning alone, and so no part of a sweep that names none."""
+        from deyo.corruptions import EXTRA_CORRUPTIONS
+
+        return EXTRA_CORRUPTIONS
+
     def network(self, name: str) -> NetworkInfo:
         def ask() -> NetworkInfo:
             from deyo.networks import network_info

@@ -28,8 +28,10 @@ IMAGES = {
     "waterbirds": 5_794,
     "colored-mnist": 20_000,
     "cifar10-c": 10_000,
+    "digits-c": 1_000,
+    "colored-digits": 599,
 }
-"""Test images of one condition, as published (methods.md §3)."""
+"""Test images of one condition: as published (methods.md §3), and of the bundled digits."""
 COLUMNS = [
     "benchmark",
     "scenario",

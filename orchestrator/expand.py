@@ -148,7 +148,7 @@ def _places(grid: Grid, key: Key, catalog: Catalog, document: Document) -> Itera
                 benchmark_options=dict(info.options),
                 scenario=scenario,
                 scenario_options=resolved,
-                conditions=_conditions(grid, key, scenario, info, document),
+                conditions=_conditions(grid, key, scenario, info, document, catalog.tuning_corruptions()),
                 batch_sizes=_batch_sizes(grid, key, scenario, info, document),
             )
 
@@ -159,32 +159,35 @@ def _check_scenario(scenario: str, info: Any) -> None:
 
 
 def _conditions(
-    grid: Grid, key: Key, scenario: str, info: Any, document: Document
+    grid: Grid, key: Key, scenario: str, info: Any, document: Document, tuning: Sequence[str]
 ) -> list[tuple[str | None, int | None, tuple[str, ...]]]:
-    """(corruption, severity, spanned corruptions) of each stream."""
+    """(corruption, severity, spanned corruptions) of each stream; ``tuning`` corruptions only if named."""
     if not info.corruptions:
         for name in ("corruptions", "severities"):
             if getattr(grid, name) is not None:
                 raise document.error((*key, name), f"{info.name} has no such axis; leave {name} out")
         return [(None, None, ())]
-    known = (*info.corruptions, *getattr(info, "extra_corruptions", ()))
-    for i, name in enumerate(grid.corruptions or ()):
-        if name not in known:
-            raise document.error(
-                (*key, "corruptions", i), f"{name!r} is no corruption of {info.name}; {suggest(name, known)}"
-            )
+    _check_conditions(grid, key, info, document)
     default = DEFAULT_SEVERITY if DEFAULT_SEVERITY in info.severities else max(info.severities)
+    severities = dict.fromkeys(grid.severities or [default])
+    corruptions = dict.fromkeys(grid.corruptions or [c for c in info.corruptions if c not in tuning])
+    if scenario not in SPANNING:
+        return list(itertools.product(corruptions, severities, [()]))
+    spanned = tuple(corruptions)
+    if scenario == "mixed":  # the order in which images are pooled is not an axis: the benchmark's own
+        spanned = tuple(sorted(corruptions, key=info.corruptions.index))
+    return [(None, severity, spanned) for severity in severities]
+
+
+def _check_conditions(grid: Grid, key: Key, info: Any, document: Document) -> None:
+    for i, name in enumerate(grid.corruptions or ()):
+        if name not in info.corruptions:
+            problem = f"{name!r} is no corruption of {info.name}; {suggest(name, info.corruptions)}"
+            raise document.error((*key, "corruptions", i), problem)
     for i, level in enumerate(grid.severities or ()):
         if level not in info.severities:
             allowed = ", ".join(map(str, info.severities))
             raise document.error((*key, "severities", i), f"{info.name} has no severity {level}; allowed: {allowed}")
-    severities = dict.fromkeys(grid.severities or [default])
-    corruptions = tuple(dict.fromkeys(grid.corruptions or info.corruptions))
-    if scenario not in SPANNING:
-        return list(itertools.product(corruptions, severities, [()]))
-    if scenario == "mixed":  # the order in which images are pooled is not an axis: the benchmark's own
-        corruptions = tuple(sorted(corruptions, key=known.index))
-    return [(None, severity, corruptions) for severity in severities]
 
 
 def _batch_sizes(grid: Grid, key: Key, scenario: str, info: Any, document: Document) -> list[int]:

@@ -91,7 +91,19 @@ def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[R
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """``name old -> new`` for each compared stamp that both have and that differs."""
-    return [f"{n} {old[n]} -> {new[n]}" for n in COMPARED if n in old and n in new and old[n] != new[n]]
+    changed = [n for n in COMPARED if n in old and n in new and old[n] != new[n]]
+    return [f"{_called(n, old[n], new[n])} {_brief(old[n])} -> {_brief(new[n])}" for n in changed]
+
+
+def _called(name: str, *values: Any) -> str:
+    """``weights_id`` is a sha where both sides are files."""
+    return "weights_sha" if name == "weights_id" and all(str(v).startswith("sha256:") for v in values) else name
+
+
+def _brief(value: Any) -> str:
+    """Hashes by their first 12 digits."""
+    text = str(value).removeprefix("sha256:")
+    return text[:12] if len(text) == 64 else text
 
 
 def with_retries(plan: Plan, select: Callable[[PlannedRun], bool] = lambda run: True) -> Plan:

@@ -11,7 +11,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,24 +186,33 @@ def _attempt(name: str, look: Callable[[], str | Check]) -> Check:
 def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str | None, int | None]]) -> str:
     from deyo.benchmarks import open_benchmark
 
-    benchmark: Any = open_benchmark(
-        config.benchmark, root=spec.data.get(config.benchmark), **dict(config.benchmark_options)
-    )
+    options = dict(config.benchmark_options)
+    benchmark: Any = open_benchmark(config.benchmark, root=spec.data.get(config.benchmark), **options)
     if not hasattr(benchmark, "recipe"):  # of an installed package: only opening it shows
         benchmark.images(*conditions[0])
         return "opened"
-    end = time.monotonic() + DATA_SECONDS
-    for done, condition in enumerate(conditions):
-        recipe = benchmark.recipe(*condition)
-        if recipe.root is None:
-            return "comes with the package"
-        if recipe.root.is_dir():
-            recipe.open()
-        else:
+    if is_bundled(config.benchmark, options):
+        return "comes with the package"
+    root: Path | None = benchmark.root
+    if root is None or not root.is_dir():
+        for condition in conditions:
             benchmark.images(*condition)  # prepared earlier, or an error that says what is missing
-        if time.monotonic() > end and done + 1 < len(conditions):
-            return f"{done + 1} of {len(conditions)} conditions looked at; `deyo-sweep prepare` checks all"
-    return f"{len(conditions)} condition(s) found at {recipe.root}"
+        return "prepared earlier"
+    if benchmark.info.generated:
+        return f"images at {root}; `deyo-sweep prepare` reads them"
+    end = time.monotonic() + DATA_SECONDS
+    for done, condition in enumerate(conditions, start=1):
+        benchmark.recipe(*condition).open()
+        if time.monotonic() > end and done < len(conditions):
+            return f"{done} of {len(conditions)} conditions looked at, at {root}; `deyo-sweep prepare` checks all"
+    return f"{len(conditions)} condition(s) at {root}"
+
+
+def is_bundled(benchmark: str, options: Mapping[str, Any]) -> bool:
+    """Whether the benchmark's images come with an installed package: it then takes no root."""
+    from deyo.benchmarks import open_benchmark
+
+    return getattr(open_benchmark(benchmark, root=os.devnull, **options), "root", None) is None
 
 
 def _look_for_weights(catalog: Catalog, model: str, benchmark: str) -> str | Check:

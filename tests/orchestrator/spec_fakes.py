@@ -10,7 +10,7 @@ from deyo.types import ConfigError, NetworkInfo
 from orchestrator.catalog import Catalog, Question
 from orchestrator.suggest import suggest
 
-CORRUPTIONS = ("gaussian_noise", "shot_noise", "defocus_blur", "contrast")
+CORRUPTIONS = ("gaussian_noise", "shot_noise", "defocus_blur", "contrast", "spatter")
 
 BENCHMARKS = {
     "digits-c": SimpleNamespace(
@@ -68,6 +68,9 @@ class FakeCatalog(Catalog):
         for key in options:
             _look(info.options, key)
         return SimpleNamespace(**{**vars(info), "options": {**info.options, **options}})
+
+    def tuning_corruptions(self) -> tuple[str, ...]:
+        return ("spatter",)
 
     def benchmark_names(self) -> list[str]:
         return list(BENCHMARKS)
