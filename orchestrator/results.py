@@ -161,9 +161,9 @@ class Results:
         layout.check_run_id(run_id)
         return "".join(logs.read_log(tree, run_id, attempt) for tree in self._trees.values())
 
-    def paths(self) -> dict[str, str]:
-        """The folder of each sweep."""
-        return {name: tree.root for name, tree in self._trees.items()}
+    def trees(self) -> Iterator[tuple[str, Tree]]:
+        """Name and files of each sweep; ``Tree.root`` is its folder."""
+        yield from self._trees.items()
 
     def snapshots(self) -> Iterator[tuple[Tree, Snapshot]]:
         """Each sweep's files and committed rows as they are now."""

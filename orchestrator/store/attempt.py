@@ -71,13 +71,17 @@ class Attempt:
                 f"run {self.run.run_id}, attempt {self.number}: its row counts {images} images, but its batches "
                 f"{batches.images}: rows were lost on the way, so it is not committed"
             )
-        for stream in self._streams.values():
-            stream.buffer.close()
-        self.spill(durable=True)
+        self.close(durable=True)
         return {
             grain: {"path": s.path, "bytes": s.written, "rows": s.rows, "sha256": s.hash.hexdigest()}
             for grain, s in self._streams.items()
         }
+
+    def close(self, *, durable: bool) -> None:
+        """End the streams, whole as far as they go."""
+        for stream in self._streams.values():
+            stream.buffer.close()
+        self.spill(durable=durable)
 
     def streams(self) -> dict[str, str]:
         """Paths of the row files, by grain."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator import schema
@@ -26,6 +27,7 @@ PART_ROWS = 2_000_000
 PART_RUNS = 20_000
 ROW_GROUP = 131_072
 
+_PARQUET = {"compression": "zstd", "write_page_checksum": True}
 _ORDER = ("label", "model", "benchmark", "scenario", "corruption", "severity", "seed")
 
 
@@ -113,7 +115,7 @@ def _rows(tree: Tree, grain: str, tail: Part | None, fresh: Sequence[commits.Mar
 def _write_part(tree: Tree, grain: str, path: str, runs: list[str], rows: Iterator[pa.RecordBatch]) -> None:
     """A whole Parquet file of ``rows``, never holding more than about a row group of them in memory."""
     target = part_schema(grain, runs)
-    with tree.writer(path) as sink, pq.ParquetWriter(sink, target, compression="zstd") as writer:
+    with tree.writer(path) as sink, pq.ParquetWriter(sink, target, **_PARQUET) as writer:
         kept: list[pa.RecordBatch] = []
         for batch in rows:
             kept.append(conform(batch, schema.GRAINS[grain], where=path))
@@ -130,3 +132,13 @@ def _upgrade(tree: Tree, grain: str) -> None:
         part = Part(tree, path)
         if part.schema_version < schema.VERSION:
             _write_part(tree, grain, path, sorted(part.runs), part.file.iter_batches())
+
+
+def drop_runs(tree: Tree, grain: str, lost: frozenset[str]) -> None:
+    """Rewrite the parts of ``grain`` without the rows of the runs ``lost``."""
+    for path in read_manifest(tree).parts[grain]:
+        part = Part(tree, path)
+        if part.runs & lost:
+            drop = pa.array(sorted(lost), pa.string())
+            kept = (b.filter(pc.invert(pc.is_in(b["run_id"], drop))) for b in part.file.iter_batches())
+            _write_part(tree, grain, path, sorted(part.runs - lost), kept)

@@ -58,9 +58,13 @@ def check_run_id(run_id: str) -> str:
     Raises:
         StoreError: it is not.
     """
-    if not _RUN_ID.fullmatch(run_id):
+    if not is_run_id(run_id):
         raise StoreError(f"run id {run_id!r} is not 16 lower-case hex digits")
     return run_id
+
+
+def is_run_id(text: str) -> bool:
+    return _RUN_ID.fullmatch(text) is not None
 
 
 def commit(run_id: str) -> str:

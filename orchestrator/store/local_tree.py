@@ -126,10 +126,8 @@ class LocalTree:
 
     def remove_dead_temporaries(self) -> None:
         """Drop what writers of this host that are no longer alive left half-written."""
-        host = socket.gethostname()
         for name in self.children(TEMPORARY):
-            owner, _, rest = name.rpartition("~")[0].rpartition("~")
-            if owner == host and rest.isdigit() and not _alive(int(rest)):
+            if left_by_dead_writer(name):
                 self.delete(f"{TEMPORARY}/{name}")
 
     def _temporary(self) -> str:
@@ -204,6 +202,14 @@ class LocalTree:
             yield
         except OSError as error:
             raise store_error(error, path, self.root) from error
+
+
+def left_by_dead_writer(name: str) -> bool | None:
+    """Whether the process that wrote ``tmp/<name>`` is gone; None if that cannot be known (another host)."""
+    owner, _, rest = name.rpartition("~")[0].rpartition("~")
+    if not rest.isdigit():
+        return True  # not a name of ours
+    return not _alive(int(rest)) if owner == socket.gethostname() else None
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

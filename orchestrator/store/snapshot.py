@@ -75,6 +75,10 @@ class Snapshot:
         else:
             self.uncovered.append(marker)
 
+    def count(self) -> int:
+        """How many runs are committed."""
+        return len(self.covered["runs"]) + len(self.uncovered)
+
     def runs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The ``runs`` rows, ``columns`` of them."""
         return _concat("runs", self.batches("runs", columns), columns)

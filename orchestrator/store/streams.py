@@ -19,6 +19,7 @@ ROW_KEY = {"batches": "step", "samples": "position"}
 """The column that counts a run's rows from 0."""
 
 _IDENTITY = ("run_id", "attempt")
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -131,6 +132,16 @@ def _with_identity(batch: pa.RecordBatch, grain: str, run_id: str, attempt: int,
     names = [*_IDENTITY, *batch.schema.names]
     whole = pa.RecordBatch.from_arrays([*identity, *batch.columns], names=names)
     return conform(whole, schema.GRAINS[grain], where=path)
+
+
+def is_whole(data: pa.Buffer) -> bool:
+    """Whether a stream has its end-of-stream mark (a cut one has not, even where it is cut between batches)."""
+    try:
+        for _ in pa.ipc.open_stream(data):
+            pass
+    except (pa.ArrowInvalid, OSError):
+        return False
+    return data[-8:].to_pybytes() == _END
 
 
 def digest(data: bytes | pa.Buffer) -> str:

@@ -120,7 +120,7 @@ class ParquetStore:
     def fail(self, run_id: str, attempt: int, failure: Failure) -> None:
         opened = self._open.get((run_id, attempt))
         if opened:
-            opened.spill(durable=False)
+            opened.close(durable=False)
         data = logs.encode_failure(run_id, attempt, failure)
         self.tree.replace(layout.attempt_file(run_id, attempt, "failed.json"), data)
         self.tree.replace(layout.failure(run_id), data)
