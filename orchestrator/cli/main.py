@@ -29,6 +29,7 @@ VERBS = [
     "table",
     "report",
     "query",
+    "results",
     "fsck",
     "ui",
     "sync-mlflow",
