@@ -169,13 +169,13 @@ def _conditions(
         return [(None, None, ())]
     _check_conditions(grid, key, info, document)
     default = DEFAULT_SEVERITY if DEFAULT_SEVERITY in info.severities else max(info.severities)
-    severities = dict.fromkeys(grid.severities or [default])
-    corruptions = dict.fromkeys(grid.corruptions or [c for c in info.corruptions if c not in tuning])
+    severities = grid.severities or [default]
+    corruptions = grid.corruptions or [c for c in info.corruptions if c not in tuning]
     if scenario not in SPANNING:
         return list(itertools.product(corruptions, severities, [()]))
-    spanned = tuple(corruptions)
+    spanned = tuple(dict.fromkeys(corruptions))
     if scenario == "mixed":  # the order in which images are pooled is not an axis: the benchmark's own
-        spanned = tuple(sorted(corruptions, key=info.corruptions.index))
+        spanned = tuple(sorted(spanned, key=info.corruptions.index))
     return [(None, severity, spanned) for severity in severities]
 
 

@@ -1,0 +1,148 @@
+"""Is this machine, or that cluster, fit for sweeps? One line a question, with what to do where the answer is no."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from orchestrator.hosts import PACKAGES, ask_hosts
+from orchestrator.preflight import Check, data_checks, describe, is_bundled, mlflow_check, resource_checks
+from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
+from orchestrator.specmodel import Resources, SweepSpec
+from orchestrator.types import RunConfig
+
+UNRESOLVABLE_MLFLOW = "3.18.0"
+LIBRARIES = ("torch", "torchvision", "timm", "ray", "mlflow", "pyarrow", "deyo-sweep")
+
+
+def examine(spec: SweepSpec | None, runs: list[RunConfig], *, results: str, address: str | None) -> Iterator[Check]:
+    """All checks, each as soon as its answer is known. ``runs`` are those of ``spec``."""
+    yield versions_check()
+    yield token_check(needed=address is not None)
+    if address:
+        yield from cluster_checks(address, spec, runs)
+    else:
+        yield from resource_checks(spec.resources if spec else Resources(), None)
+        if spec:
+            yield from data_checks(spec, runs, fatal=True)
+    if spec:
+        yield mlflow_check(spec, results)
+
+
+def versions_check() -> Check:
+    """Python and the libraries of this machine."""
+    found = {name: _version(name) for name in LIBRARIES}
+    missing = [name for name, number in found.items() if not number and name != "deyo-sweep"]
+    listed = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    detail = f"Python {platform.python_version()}, {listed}"
+    if missing:
+        return Check(name="versions", ok=False, detail=f"{detail}; missing: pip install {' '.join(missing)}")
+    if found["mlflow"] == UNRESOLVABLE_MLFLOW:
+        return Check(name="versions", ok=False, detail=f"{detail}; pip install 'mlflow!=3.18.0'")
+    return Check(name="versions", ok=True, detail=detail)
+
+
+def token_check(*, needed: bool) -> Check:
+    """Ray's authentication token: where it comes from, and that nobody else can read it."""
+    token = token_in_use()
+    detail = f"RAY_AUTH_MODE is {token.mode!r}, token from {token.source} ({'present' if token.present else 'missing'})"
+    mode = token.file_mode
+    if mode is not None and mode & 0o077:
+        return Check(
+            name="token", ok=False, detail=f"{detail}, readable by others ({mode:04o}): chmod 600 {token.path}"
+        )
+    if token.present and token.mode != "token":
+        return Check(name="token", ok=False if needed else None, detail=f"{detail}: export RAY_AUTH_MODE=token")
+    if not token.present:
+        how = "a sweep on this machine makes its own" if not needed else "copy the head's token there, chmod 600"
+        return Check(name="token", ok=None, detail=f"{detail}; {how}")
+    return Check(name="token", ok=True, detail=f"{detail}{'' if mode is None else f', mode {mode:04o}'}")
+
+
+def cluster_checks(address: str, spec: SweepSpec | None, runs: list[RunConfig]) -> Iterator[Check]:
+    """Reachability and token within seconds, then versions, openness, resources, and each host's view."""
+    try:
+        facts = probe(address)
+    except ClusterError as error:
+        yield Check(name="cluster", ok=False, detail=str(error))
+        return
+    yield Check(name="cluster", ok=True, detail=f"{address}: Ray {facts.ray_version}, {len(facts.nodes)} host(s)")
+    if mismatch := version_mismatch(facts):
+        yield Check(name="cluster versions", ok=False, detail=mismatch)
+    yield openness_check(address)
+    for node in facts.nodes:
+        yield Check(name="host", ok=True, detail=describe(node))
+    if spec:
+        yield from (check for check in resource_checks(spec.resources, address) if check.name == "resources")
+    try:
+        answers = ask_hosts(address, wanted_data(spec, runs) if spec else ())
+    except ClusterError as error:
+        yield Check(name="hosts", ok=False, detail=str(error))
+        return
+    yield from host_checks(answers)
+
+
+def openness_check(address: str) -> Check:
+    """Whether the cluster serves those who have no token."""
+    try:
+        probe(address, authenticated=False)
+    except ClusterError:
+        return Check(name="authentication", ok=True, detail="the cluster asks for a token")
+    detail = "the cluster serves anyone who can reach it"
+    if is_loopback(address):
+        return Check(name="authentication", ok=None, detail=f"{detail}; it listens on loopback")
+    fix = "start its hosts with RAY_AUTH_MODE=token (`ray get-auth-token --generate`)"
+    return Check(name="authentication", ok=False, detail=f"{detail}; {fix}")
+
+
+def host_checks(answers: list[dict[str, Any]]) -> Iterator[Check]:
+    """One check a host: its versions against this machine's, and the data it sees."""
+    here = {name: _version(name) for name in PACKAGES}
+    for answer in answers:
+        name = f"host {answer['host']}"
+        if "error" in answer:
+            yield Check(name=name, ok=False, detail=answer["error"])
+            continue
+        gpus = ", ".join(answer["gpus"]) or "no GPU"
+        detail = f"Python {answer['python']}, {gpus}, {answer['free_bytes'] / 1e9:.0f} GB free for the cache"
+        odd = _differing(answer["versions"], here)
+        yield Check(name=name, ok=None if odd else True, detail=f"{detail}{'; ' + odd if odd else ''}")
+        for benchmark, place in answer["data"].items():
+            yield _data_check(f"{name}, data {benchmark}", benchmark, place)
+
+
+def wanted_data(spec: SweepSpec, runs: list[RunConfig]) -> list[tuple[str, str, str]]:
+    """(benchmark, path in the spec, environment variable) of every benchmark that does not come with a package."""
+    from deyo.benchmarks.info import root_variable
+
+    wanted = {c.benchmark: c.benchmark_options for c in runs}
+    return [
+        (name, spec.data.get(name, ""), root_variable(name))
+        for name, options in wanted.items()
+        if not is_bundled(name, options)
+    ]
+
+
+def _data_check(name: str, benchmark: str, place: Mapping[str, Any]) -> Check:
+    from deyo.benchmarks.info import root_variable
+
+    if not place["path"]:
+        how = f"set {root_variable(benchmark)} on the host, or `data: {{{benchmark}: PATH}}` in the spec"
+        return Check(name=name, ok=False, detail=f"no path is named; {how}")
+    if place["entries"] is None:
+        return Check(name=name, ok=False, detail=f"{place['path']} is no folder there")
+    return Check(name=name, ok=place["entries"] > 0, detail=f"{place['path']} holds {place['entries']} entries")
+
+
+def _differing(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    odd = [f"{n} {there.get(n) or 'missing'} (here {here[n]})" for n in here if here[n] and there.get(n) != here[n]]
+    return ", ".join(odd)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
