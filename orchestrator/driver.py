@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
 from orchestrator import schema
+from orchestrator.artifacts import keep_artifact
 from orchestrator.attempts import POLICIES, AttemptLedger, CircuitBreaker, make_failure
 from orchestrator.durations import Durations
 from orchestrator.grouping import (
@@ -115,7 +117,7 @@ class Driver:
     memory: MemoryModel = field(default_factory=MemoryModel)
     durations: Durations = field(default_factory=Durations)
     lockstep: Callable[[str], bool] = lockstep_of
-    keep_artifact: Callable[[Artifact], Artifact] = lambda artifact: artifact
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
@@ -276,7 +278,7 @@ class Driver:
 
     def _message(self, flight: _Flight, message: Message) -> None:
         if isinstance(message, Artifact):
-            self.artifacts[message.key] = self.keep_artifact(message)
+            self.artifacts[message.key] = keep_artifact(message, self.cache)
             self.scheduler.ready(message.key)
             return
         job = flight.open.get(message.run_id)
@@ -493,7 +495,7 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run what ``plan`` has to do and return how it went; Ctrl-C and SIGTERM end it in order.
 
-    ``parts`` are further fields of ``Driver`` (``memory``, ``durations``, ``lockstep``, ``keep_artifact``).
+    ``parts`` are further fields of ``Driver`` (``memory``, ``durations``, ``lockstep``, ``cache``).
     """
     from orchestrator.signals import stopping
 

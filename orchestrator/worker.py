@@ -6,11 +6,9 @@ GPU, where they fit). It knows neither the result store nor MLflow.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import sys
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +20,7 @@ import torch
 
 from deyo.types import Benchmark, ImageSet, Network
 from orchestrator import engine, provenance
+from orchestrator.artifacts import read_artifact
 from orchestrator.grouping import images_key, network_key
 from orchestrator.rows import canonical
 from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, RunConfig, Task
@@ -113,7 +112,7 @@ class WorkerState:
         given = task.locations.get(config.model)
 
         def make() -> Network:
-            weights = self.artifact_path(artifact) if artifact else Path(given) if given else None
+            weights = Path(artifact.path) if artifact else Path(given) if given else None
             return engine.load_network(
                 config.model,
                 weights=weights,
@@ -135,16 +134,6 @@ class WorkerState:
             return self._resident(found)
 
         return self.images.get((images_key(config), config.scenario), make, self._bytes)
-
-    def artifact_path(self, artifact: Artifact) -> Path:
-        """A file on this host with the artifact's bytes, named by their hash."""
-        if not artifact.blob:
-            return Path(artifact.path)
-        folder = artifact_folder(self.cache)
-        path = folder / f"{artifact.sha256}.safetensors"
-        if not path.exists():
-            write_atomically(path, artifact.blob)
-        return path
 
     def memory_peak(self) -> tuple[int, int]:
         """Peak bytes since ``reset_peak`` and how much of that is resident images."""
@@ -201,28 +190,3 @@ def _pretrain(task: PretrainTask, state: WorkerState) -> Artifact:
     recipe = engine.recipe_for(task.model, task.benchmark)
     path = engine.pretrain(recipe, benchmark, task.seed, device=state.device, cache=state.cache)
     return read_artifact(task.key, path)
-
-
-def read_artifact(key: str, path: Path) -> Artifact:
-    """The artifact that a checkpoint file is, with its bytes."""
-    blob = path.read_bytes()
-    return Artifact(key=key, path=str(path), sha256=hashlib.sha256(blob).hexdigest(), blob=blob)
-
-
-def artifact_folder(cache: Path | None) -> Path:
-    from deyo.benchmarks import default_cache
-
-    return (cache or default_cache()) / "checkpoints"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that no reader ever sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from orchestrator.attempts import classify
 from orchestrator.types import Failure, GroupTask, LogText, Message, Task
 from orchestrator.worker import WorkerState, execute
 
 
+class Tee(io.StringIO):
+    """Text written is kept, and goes on to ``stream`` (which Ray saves, even of a process that crashes)."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        if self.stream is not None:
+            self.stream.write(text)
+            self.stream.flush()
+        return super().write(text)
+
+
 def guarded(task: Task, state: WorkerState) -> Iterator[Message | Failure]:
     """The task's messages; if it failed as a whole, its ``Failure`` comes last."""
     try:
         yield from execute(task, state)
-    except GeneratorExit:
-        raise
     except Exception as error:
         state.recover()
         yield classify(error)
 
 
-def captured(task: Task, state: WorkerState) -> Iterator[Message | Failure]:
-    """``guarded``, with printed text handed on as ``LogText`` of every run of the group."""
+def captured(task: Task, state: WorkerState, *, echo: bool = False) -> Iterator[Message | Failure]:
+    """``guarded``, with printed text handed on as ``LogText`` of every run of the group.
+
+    With ``echo`` the text also goes where it would have gone.
+    """
     messages = guarded(task, state)
-    end: Message | Failure | None
     while True:
-        text = io.StringIO()
+        text = Tee(sys.stdout if echo else None)
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            end = next(messages, None)
-        if text.getvalue():
-            yield from log_texts(task, text.getvalue())
-        if end is None:
+            message = next(messages, None)
+        printed = text.getvalue()
+        if isinstance(message, Failure):
+            printed += message.traceback
+        if printed:
+            yield from log_texts(task, printed)
+        if message is None:
             return
-        if isinstance(end, Failure) and end.traceback:
-            yield from log_texts(task, end.traceback)
-        yield end
+        yield message
 
 
 def log_texts(task: Task, text: str) -> Iterator[LogText]:

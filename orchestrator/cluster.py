@@ -1,0 +1,193 @@
+"""A Ray cluster to run on: a private one on this machine's loopback, or one that is there already.
+
+Authentication is always decided in the open: a cluster started here has a token of its own, in a file that only
+its owner reads; one that is joined is asked first whether it wants a token, and one that listens on a network
+without any is refused unless that is allowed. Nothing here, or anywhere in this project, calls ``ray stop``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
+from orchestrator.provenance import code_environment
+
+_PREFIX = "deyo-ray-"
+_OBJECT_STORE_BYTES = 300_000_000
+IN_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Set by Ray in the driver of a Ray Job, whose code is already that of the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """A cluster that this process is connected to; ``local`` if it was started here and ends with it."""
+
+    address: str
+    local: bool
+
+
+@contextlib.contextmanager
+def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iterator[Connection]:
+    """A cluster on this machine that listens on loopback alone and ends with the block.
+
+    ``cpus`` and ``gpus`` are what it offers; None for what the machine has.
+    """
+    _remove_dead_directories()
+    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    try:
+        with _token(directory), _loopback():
+            import ray
+
+            context = ray.init(
+                address="local",
+                num_cpus=None if cpus is None else max(1, int(cpus)),
+                num_gpus=gpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                runtime_env=code_snapshot(),
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(directory),
+                **_QUIET,
+            )
+        try:
+            yield Connection(address=context.address_info["gcs_address"], local=True)
+        finally:
+            ray.shutdown()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[Connection]:
+    """A cluster that is there already, at ``HOST:PORT`` or "auto" (inside a Ray Job).
+
+    Raises ``ClusterError`` within seconds where it cannot be used: nothing answers, a token is missing or
+    wrong, versions differ, or it takes commands from anyone on the network.
+    """
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    check_cluster(address, allow_insecure=allow_insecure)
+    os.environ["RAY_AUTH_MODE"] = token_in_use().mode
+    import ray
+
+    _reread_authentication()
+
+    try:
+        ray.init(address=address, runtime_env=code_snapshot(), **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(f"cannot join the cluster at {address}: {error}") from error
+    try:
+        yield Connection(address=address, local=False)
+    finally:
+        ray.shutdown()
+
+
+def check_cluster(address: str, *, allow_insecure: bool = False) -> None:
+    """Raises ``ClusterError`` where ``existing_cluster`` would."""
+    facts = probe(address)
+    if mismatch := version_mismatch(facts):
+        raise ClusterError(mismatch)
+    if allow_insecure or is_loopback(address):
+        return
+    try:
+        probe(address, authenticated=False)
+    except ClusterError:
+        return  # it wants a token: good
+    raise ClusterError(
+        f"the cluster at {address} runs commands for anyone who reaches it: it has no authentication. Start it "
+        "with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token), or pass --allow-insecure"
+    )
+
+
+def code_snapshot() -> dict[str, Any]:
+    """The runtime environment of workers: a copy of this code as it is now, whatever is edited later.
+
+    Workers that start late (new hosts, replaced processes) get the same copy.
+    """
+    if IN_RAY_JOB in os.environ:
+        return {}
+    here = Path(__file__).resolve().parent
+    modules = [str(here), str(here.parent / "deyo")]
+    return {"py_modules": modules, "env_vars": dict(code_environment())}
+
+
+_QUIET: Mapping[str, Any] = {"log_to_driver": True, "logging_level": "warning", "configure_logging": True}
+
+
+@contextlib.contextmanager
+def _token(directory: Path) -> Iterator[None]:
+    """Token authentication for this process and its children, by a file of mode 0600.
+
+    Ray reads the token once in a process's life, so it stays in the environment afterwards.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if not token_in_use().present:
+        path = directory.parent / f"{_PREFIX}token-{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+        _remove_at_exit(path)
+    _reread_authentication()
+    yield
+
+
+def _reread_authentication() -> None:
+    """Ray reads mode and token when it is first imported; here it is told to look again."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _remove_at_exit(path: Path) -> None:
+    import atexit
+
+    owner = os.getpid()
+    atexit.register(lambda: path.unlink(missing_ok=True) if os.getpid() == owner else None)
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """Ray takes 127.0.0.1 for a host's address only where it believes that no other host can join.
+
+    That belief is a constant which it sets on laptops' systems; here it is set for the time of ``ray.init``.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _remove_dead_directories() -> None:
+    """What killed processes of the same user left."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        number = path.name.removeprefix(_PREFIX).removeprefix("token-").split("-")[0]
+        if not number.isdigit() or _alive(int(number)):
+            continue
+        with contextlib.suppress(OSError):
+            if path.stat().st_uid == os.getuid():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,336 @@
+"""Runs groups on a Ray cluster: one long-lived actor for each GPU (or share of one, or few CPU cores).
+
+Ray's own retries are off. Hosts that join get workers, workers that die are replaced, and each replacement is a
+new slot, so that nothing of the old one can be taken for the new one's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.attempts import POLICIES, classify, make_failure
+from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
+from orchestrator.executors.guard import log_texts
+from orchestrator.executors.ray_logs import WorkerOutput
+from orchestrator.types import (
+    Event,
+    Failure,
+    FailureClass,
+    GroupTask,
+    Slot,
+    SlotJoined,
+    SlotLost,
+    Task,
+    TaskEnded,
+    TaskMessage,
+)
+
+NODES_EVERY = 2.0
+LAST_WORDS_SECONDS = 0.5
+_MAX_BACKOFF = 30.0
+_UNFINISHED_BUNDLES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLayout:
+    """How a cluster is cut into workers.
+
+    ``device``: "gpu", "cpu", or "auto" (GPUs where any host has one, else CPUs). ``workers``, ``gpus``: at most
+    so many. ``gpu_type`` skips hosts whose label names another kind. ``fake_gpus`` lets workers that were
+    assigned a GPU compute on the CPU (tests of scheduling).
+    """
+
+    device: str = "auto"
+    workers: int | None = None
+    gpus: int | None = None
+    gpu_fraction: float = 1.0
+    gpu_type: str = ""
+    cpus_per_worker: float = 1.0
+    memory_gb: float | None = None
+    cache: str | None = None
+    fake_gpus: bool = field(default_factory=lambda: bool(os.environ.get("DEYO_FAKE_GPUS")))
+
+    def on_node(self, resources: dict[str, float], labels: dict[str, str], any_gpu: bool) -> int:
+        """How many workers a host gets."""
+        gpus = resources.get("GPU", 0.0)
+        if self.device == "gpu" or (self.device == "auto" and any_gpu):
+            label = labels.get("ray.io/accelerator-type", "")
+            if self.gpu_type and label and self.gpu_type.lower() not in label.lower():
+                return 0
+            return int(gpus / self.gpu_fraction + 1e-6)
+        return int(resources.get("CPU", 0.0) / self.cpus_per_worker + 1e-6)
+
+
+@dataclass(kw_only=True)
+class _Actor:
+    """A worker: starting while ``slot`` is None, busy while ``task`` is not."""
+
+    handle: Any
+    node_id: str
+    hello: Any
+    slot: Slot | None = None
+    facts: WorkerFacts | None = None
+    task: Task | None = None
+    stream: Any = None
+
+
+class RayExecutor:
+    """Implements ``Executor`` on the cluster that this process is connected to (see ``orchestrator.cluster``)."""
+
+    def __init__(self, layout: WorkerLayout | None = None) -> None:
+        self.layout = layout or WorkerLayout()
+        self.output = WorkerOutput()
+        self.trouble = ""
+        self.quota: int | None = None
+        self._actors: dict[str, _Actor] = {}
+        self._names = itertools.count()
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._nodes_due = 0.0
+        self._failures: Counter[str] = Counter()
+        self._not_before: dict[str, float] = {}
+        self._dying: list[tuple[float, list[Event]]] = []
+        self._blobs: dict[str, Any] = {}
+        self._here = ray.get_runtime_context().get_node_id()
+
+    # The protocol
+
+    def start(self, task: Task, slot: Slot) -> None:
+        actor = self._actors.get(slot.slot_id)
+        if actor is None:  # died since the driver chose it; that it is lost was or will be reported
+            self._later([TaskEnded(task_id=task.task_id, slot_id=slot.slot_id, failure=_gone(slot))])
+            return
+        self.output.forget(slot.slot_id)
+        actor.task = task
+        actor.stream = actor.handle.run.options(
+            num_returns="streaming", _generator_backpressure_num_objects=_UNFINISHED_BUNDLES
+        ).remote(task, self._references(task, actor))
+
+    def poll(self, timeout: float) -> Sequence[Event]:
+        events = self._due()
+        self._look_at_nodes()
+        waiting = self._waiting()
+        if not waiting:
+            if not events:
+                time.sleep(timeout)
+            return events + self._due()
+        refs = list(waiting)
+        ready, rest = ray.wait(refs, timeout=0 if events else timeout, fetch_local=False)
+        if ready and rest:
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
+        for ref in ready:
+            events += self._advance(waiting[ref])
+        return events
+
+    def cancel(self, task_id: str) -> None:
+        """A step cannot be interrupted: the worker goes, and another takes its place."""
+        for name, actor in list(self._actors.items()):
+            if actor.task is not None and actor.task.task_id == task_id:
+                self._lose(name, make_failure(FailureClass.CANCELLED, "cancelled"), kill=True)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            ray.kill(actor.handle)
+        self._actors.clear()
+        self.output.close()
+
+    # Workers come and go
+
+    def _look_at_nodes(self) -> None:
+        if time.monotonic() < self._nodes_due:
+            return
+        self._nodes_due = time.monotonic() + NODES_EVERY
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        for node_id in self._nodes.keys() - alive.keys():
+            failure = make_failure(
+                FailureClass.NODE_LOST, f"host {self._nodes[node_id]['NodeManagerHostname']} is gone"
+            )
+            for name in [n for n, a in self._actors.items() if a.node_id == node_id]:
+                self._lose(name, failure)
+        self._nodes = alive
+        self._hire()
+
+    def _hire(self) -> None:
+        """Start workers where the layout wants more than there are."""
+        any_gpu = any(node["Resources"].get("GPU") for node in self._nodes.values())
+        here = Counter(actor.node_id for actor in self._actors.values())
+        limits = [n for n in (self.layout.workers, self.quota) if n is not None]
+        if self.layout.gpus is not None and any_gpu:
+            limits.append(int(self.layout.gpus / self.layout.gpu_fraction))
+        most = min(limits) if limits else None
+        for node_id, node in self._nodes.items():
+            wanted = self.layout.on_node(node["Resources"], node.get("Labels") or {}, any_gpu)
+            for _ in range(wanted - here[node_id]):
+                if most is not None and len(self._actors) >= most:
+                    return
+                if time.monotonic() >= self._not_before.get(node_id, 0.0):
+                    self._start_worker(node_id, node["Resources"])
+
+    def _start_worker(self, node_id: str, resources: dict[str, float]) -> None:
+        layout = self.layout
+        on_gpu = bool(resources.get("GPU")) and layout.device != "cpu"
+        environment = {} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        options: dict[str, Any] = {
+            "num_cpus": layout.cpus_per_worker,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+            "runtime_env": {"env_vars": environment},
+        }
+        threads = max(1, int(layout.cpus_per_worker))
+        if on_gpu:
+            options |= {"num_gpus": layout.gpu_fraction}
+            threads = max(threads, int(resources.get("CPU", 1) * layout.gpu_fraction / resources["GPU"]))
+            options["num_cpus"] = min(layout.cpus_per_worker, resources.get("CPU", 0) / resources["GPU"])
+        if layout.memory_gb:
+            options["memory"] = int(layout.memory_gb * 2**30)
+        config = WorkerConfig(
+            threads=threads,
+            gpu=layout.gpu_fraction if on_gpu else 0.0,
+            cache=layout.cache,
+            fake_gpu=layout.fake_gpus and on_gpu,
+        )
+        handle = ray.remote(Worker).options(**options).remote(config)
+        name = f"worker-{next(self._names)}"
+        self._actors[name] = _Actor(handle=handle, node_id=node_id, hello=handle.hello.remote())
+
+    def _lose(self, name: str, failure: Failure, *, kill: bool = False) -> None:
+        """The worker is gone or not to be used again; the driver hears of it a moment later, with its last words."""
+        actor = self._actors.pop(name)
+        if kill or failure.kind in (FailureClass.NODE_LOST, FailureClass.INFRASTRUCTURE):
+            ray.kill(actor.handle)
+        if failure.kind is not FailureClass.CANCELLED:
+            self._failures[actor.node_id] += 1
+            pause = min(_MAX_BACKOFF, 0.25 * 2 ** self._failures[actor.node_id])
+            self._not_before[actor.node_id] = time.monotonic() + pause
+        self._nodes_due = min(self._nodes_due, time.monotonic() + 0.25)
+        if actor.slot is None:
+            self.trouble = failure.message
+            return
+        self._later([SlotLost(slot_id=name, failure=failure)], words_of=actor)
+
+    # Messages
+
+    def _waiting(self) -> dict[Any, str]:
+        found = {}
+        for name, actor in self._actors.items():
+            if actor.slot is None:
+                found[actor.hello] = name
+            elif actor.stream is not None:
+                found[actor.stream] = name
+        return found
+
+    def _advance(self, name: str) -> list[Event]:
+        actor = self._actors.get(name)
+        if actor is None:
+            return []
+        try:
+            if actor.slot is None:
+                return [self._welcome(name, actor, ray.get(actor.hello))]
+            return self._bundle(name, actor, ray.get(next(actor.stream)))
+        except StopIteration:
+            task, actor.task, actor.stream = actor.task, None, None
+            failure = make_failure(FailureClass.ERROR, "the worker ended its messages without an end")
+            return [TaskEnded(task_id=task.task_id, slot_id=name, failure=failure)] if task else []
+        except ray.exceptions.RayActorError as error:
+            self._lose(name, self._death(actor, error), kill=True)
+        except ray.exceptions.RayError as error:
+            self._lose(name, classify(getattr(error, "cause", None) or error), kill=True)
+        return []
+
+    def _welcome(self, name: str, actor: _Actor, facts: WorkerFacts) -> SlotJoined:
+        self._failures[actor.node_id] = 0
+        actor.facts = facts
+        self.output.know(name, facts.address, facts.pid)
+        actor.slot = Slot(
+            slot_id=name,
+            node=actor.node_id,
+            device=facts.device,
+            gpu_name=facts.device_name if facts.device_name != "cpu" else "",
+            memory_bytes=facts.memory_bytes,
+        )
+        return SlotJoined(slot=actor.slot)
+
+    def _bundle(self, name: str, actor: _Actor, bundle: Bundle) -> list[Event]:
+        assert actor.task is not None
+        task_id = actor.task.task_id
+        events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
+        if not bundle.ended:
+            return events
+        actor.task = actor.stream = None
+        events.append(TaskEnded(task_id=task_id, slot_id=name, failure=bundle.failure))
+        if bundle.failure is not None and POLICIES[bundle.failure.kind].new_process:
+            self._lose(name, bundle.failure, kill=True)
+        return events
+
+    def _death(self, actor: _Actor, error: Exception) -> Failure:
+        """Why an actor died: its host, its memory, or something in the process."""
+        text = str(error)
+        message = next((line.strip() for line in text.splitlines() if "exit detail" in line), text)
+        nodes = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
+        if not nodes.get(actor.node_id, False) or isinstance(error, ray.exceptions.ActorUnavailableError):
+            return make_failure(FailureClass.NODE_LOST, "the worker's host does not answer")
+        if isinstance(error, ray.exceptions.OutOfMemoryError) or "running low on memory" in text:
+            return make_failure(FailureClass.HOST_OOM, "the host ran low on memory and ended the worker")
+        return make_failure(FailureClass.WORKER_LOST, f"the worker's process died. {message[:500]}")
+
+    def _later(self, events: list[Event], *, words_of: _Actor | None = None) -> None:
+        if words_of is not None and words_of.task is not None and words_of.slot is not None:
+            self._dying.append((time.monotonic() + LAST_WORDS_SECONDS, [_Words(words_of), *events]))
+        else:
+            self._dying.append((time.monotonic(), events))
+
+    def _due(self) -> list[Event]:
+        now = time.monotonic()
+        due = [events for when, events in self._dying if when <= now]
+        self._dying = [(when, events) for when, events in self._dying if when > now]
+        found: list[Event] = []
+        for event in itertools.chain.from_iterable(due):
+            if isinstance(event, _Words):
+                found += self._last_words(event.actor)
+            else:
+                found.append(event)
+        return found
+
+    def _last_words(self, actor: _Actor) -> list[Event]:
+        assert actor.slot is not None
+        assert actor.task is not None
+        text = self.output.take(actor.slot.slot_id)
+        if not text:
+            return []
+        said = f"--- the worker died; the last that it printed:\n{text}"
+        return [TaskMessage(task_id=actor.task.task_id, message=m) for m in log_texts(actor.task, said)]
+
+    # Checkpoints travel
+
+    def _references(self, task: Task, actor: _Actor) -> dict[str, Any]:
+        """Bytes of artifacts for a worker on another host, put into the object store once."""
+        if not isinstance(task, GroupTask) or actor.node_id == self._here:
+            return {}
+        for artifact in task.artifacts.values():
+            if artifact.sha256 not in self._blobs:
+                self._blobs[artifact.sha256] = ray.put(artifact.blob or Path(artifact.path).read_bytes())
+        return {a.sha256: self._blobs[a.sha256] for a in task.artifacts.values()}
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Stands for the last words of a dead worker, which arrive a little after the news of its death."""
+
+    actor: _Actor
+
+
+def _gone(slot: Slot) -> Failure:
+    return make_failure(FailureClass.WORKER_LOST, f"{slot.slot_id} was gone before the task began")
