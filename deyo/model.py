@@ -8,13 +8,13 @@ the layers' parameters are views: optimiser steps, resets and checkpoints touch 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
-from deyo.precision import parameter_dtype
+from deyo.precision import activation_dtype, parameter_dtype
 from deyo.types import ConfigError, MethodContext
 
 _UPPER_MARKS = ("layer4", "blocks.9", "blocks.10", "blocks.11", "norm.")
@@ -61,6 +61,11 @@ class RunsNetwork(nn.Module):
         self._replace_norms()
         self.to(context.device, self.dtype)
         self.layers = dict(self._norm_layers())
+        self.activations = activation_dtype(context.precision)
+        self._cast_frozen()
+        if context.device.type == "cuda":
+            self.module.to(memory_format=torch.channels_last)
+        self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []
         if adapted and not self.adapted_names:
@@ -74,7 +79,7 @@ class RunsNetwork(nn.Module):
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """uint8 [R, B, 3, H, W] -> the network's input, normalised in float32, then in the profile's dtype."""
-        return ((pixels.to(torch.float32) / 255.0 - self.mean) / self.std).to(self.dtype)
+        return ((pixels.to(torch.float32) / 255.0 - self.mean) / self.std).to(self.activations)
 
     def forward(
         self,
@@ -95,7 +100,10 @@ class RunsNetwork(nn.Module):
         else:
             mask = None
         state.mask, state.statistics, state.prior = mask, statistics, prior
-        logits = self.module(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1)
+        flat = x.flatten(0, 1)
+        if flat.is_cuda:
+            flat = flat.contiguous(memory_format=torch.channels_last)
+        logits = self.forward_module(flat).view(x.shape[0], x.shape[1], -1)
         if logits.dtype != self.dtype:
             logits = logits.to(self.dtype)
         return logits if self.columns is None else logits[..., self.columns]
@@ -118,6 +126,15 @@ class RunsNetwork(nn.Module):
         """(name such as ``layer1.0.bn1.weight``, values [R, C]) of every adapted tensor."""
         for name, parameter in zip(self.adapted_tensor_names, self.parameters_adapted):
             yield name, parameter.detach()
+
+    def _cast_frozen(self) -> None:
+        """Everything but the norm layers to the activations' dtype."""
+        if self.activations == self.dtype:
+            return
+        of_norms = {id(t) for layer in self.layers.values() for t in (*layer.parameters(), *layer.buffers())}
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            if tensor.is_floating_point() and id(tensor) not in of_norms:
+                tensor.data = tensor.data.to(self.activations)
 
     def _replace_norms(self) -> None:
         for name, module in list(self.module.named_modules()):
@@ -145,8 +162,3 @@ class RunsNetwork(nn.Module):
             weight, bias = nn.Parameter(next(pieces)), nn.Parameter(next(pieces))
             layer.bind(weight, bias)
             self.parameters_adapted += [weight, bias]
-
-
-def gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-    """d loss / d parameters as one [R, P] tensor; ``loss`` is the sum over runs of each run's own loss."""
-    return torch.cat(torch.autograd.grad(loss, parameters), dim=1)

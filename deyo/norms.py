@@ -85,10 +85,10 @@ class RunGroupNorm(RunNorm):
         self.num_groups = source.num_groups
 
     def normalize(self, x: Tensor) -> Tensor:
-        shared = self.shared_affine()
+        wide, shared = widened(x), self.shared_affine()
         if shared is not None:
-            return F.group_norm(x, self.num_groups, *shared, self.eps)
-        return self.affine(F.group_norm(x, self.num_groups, None, None, self.eps))
+            return F.group_norm(wide, self.num_groups, *shared, self.eps).to(x.dtype)
+        return self.affine(F.group_norm(wide, self.num_groups, None, None, self.eps)).to(x.dtype)
 
 
 class RunLayerNorm(RunNorm):
@@ -101,11 +101,11 @@ class RunLayerNorm(RunNorm):
             raise ValueError(f"{name}: LayerNorm over {len(self.normalized_shape)} axes is not supported")
 
     def normalize(self, x: Tensor) -> Tensor:
-        shared = self.shared_affine()
+        wide, shared = widened(x), self.shared_affine()
         if shared is not None:
-            return F.layer_norm(x, self.normalized_shape, *shared, self.eps)
+            return F.layer_norm(wide, self.normalized_shape, *shared, self.eps).to(x.dtype)
         self.channel_dim = x.dim() - 1
-        return self.affine(F.layer_norm(x, self.normalized_shape, None, None, self.eps))
+        return self.affine(F.layer_norm(wide, self.normalized_shape, None, None, self.eps)).to(x.dtype)
 
 
 class RunLayerNorm2d(RunLayerNorm):
@@ -135,7 +135,7 @@ class RunBatchNorm(RunNorm):
         if state.statistics == "running":
             return self._running(x)
         if self._plain_batch_norm_suffices(x, area):
-            return F.batch_norm(x, None, None, *self.shared_affine(), True, 0.0, self.eps)
+            return F.batch_norm(widened(x), None, None, *self.shared_affine(), True, 0.0, self.eps).to(x.dtype)
         if state.statistics == "replay":
             mean, var = state.recorded[self.name]
         else:
@@ -150,10 +150,11 @@ class RunBatchNorm(RunNorm):
         return one_run and state.prior == 0.0 and x.shape[0] * area > 1
 
     def _running(self, x: Tensor) -> Tensor:
-        shared = self.shared_affine()
+        wide, shared = widened(x), self.shared_affine()
+        statistics = self.running_mean, self.running_var
         if shared is not None:
-            return F.batch_norm(x, self.running_mean, self.running_var, *shared, False, 0.0, self.eps)
-        return self.affine(F.batch_norm(x, self.running_mean, self.running_var, None, None, False, 0.0, self.eps))
+            return F.batch_norm(wide, *statistics, *shared, False, 0.0, self.eps).to(x.dtype)
+        return self.affine(F.batch_norm(wide, *statistics, None, None, False, 0.0, self.eps)).to(x.dtype)
 
     def _statistics(self, x: Tensor, area: int) -> tuple[Tensor, Tensor]:
         """Mean and biased variance [R, C] of x [R·B, C, *map] over the mask's samples."""
@@ -191,13 +192,17 @@ class RunBatchNorm(RunNorm):
 
     def _split(self, x: Tensor) -> Tensor:
         """x [R·B, C, *map] as [R, B, C, *map], in at least float32."""
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        return wide.view(self.state.runs, -1, *x.shape[1:])
+        return widened(x).view(self.state.runs, -1, *x.shape[1:])
 
     @staticmethod
     def _along(value: Tensor, split: Tensor) -> Tensor:
         """[R, C] shaped to broadcast against [R, B, C, *map]."""
         return value.view(value.shape[0], 1, value.shape[1], *[1] * (split.dim() - 3))
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in at least float32: normalisation of half-precision activations is computed in float32."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def run_norm_for(module: nn.Module) -> type[RunNorm] | None:

@@ -3,7 +3,8 @@
 - ``float32``: plain float32, no TF32 anywhere.
 - ``tf32`` (default): float32 storage; convolutions and matrix products may use TF32 on GPUs that have it. On a
   CPU the same as ``float32``.
-- ``bf16``: network activations in bfloat16 (autocast); norm statistics, softmax, losses and parameters in float32.
+- ``bf16``: frozen weights and activations in bfloat16; adapted parameters, norm statistics, logits' softmax and
+  losses in float32.
 - ``float64``: everything in double precision (parity tests).
 """
 
@@ -27,19 +28,30 @@ def check_profile(name: str) -> str:
 
 
 def parameter_dtype(profile: str) -> torch.dtype:
-    """The dtype of weights, norm statistics and losses under ``profile``."""
+    """The dtype of adapted parameters, norm statistics, logits and losses under ``profile``."""
     return torch.float64 if profile == "float64" else torch.float32
 
 
+def activation_dtype(profile: str) -> torch.dtype:
+    """The dtype of frozen weights and of activations between layers under ``profile``."""
+    return torch.bfloat16 if profile == "bf16" else parameter_dtype(profile)
+
+
 @contextlib.contextmanager
-def numerics(profile: str, device: torch.device) -> Iterator[None]:
-    """Set the backend flags (and autocast, for ``bf16``) of ``profile`` for the block, and put them back."""
+def numerics(profile: str, autocast_on: torch.device | None = None) -> Iterator[None]:
+    """Set the backend flags of ``profile`` for the block, and put them back.
+
+    With ``autocast_on``, ``bf16`` also turns autocast on there: for networks whose weights stay in float32.
+    """
     allow = profile in ("tf32", "bf16")
     before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
     torch.backends.cudnn.allow_tf32 = allow
     torch.backends.cuda.matmul.allow_tf32 = allow
+    autocast = contextlib.nullcontext()
+    if autocast_on is not None and profile == "bf16":
+        autocast = torch.autocast(autocast_on.type, dtype=torch.bfloat16)
     try:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=profile == "bf16"):
+        with autocast:
             yield
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before

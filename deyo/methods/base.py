@@ -7,7 +7,7 @@ give it ``name``, ``Settings`` and ``defaults``, and write ``adapt``; announce t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,17 +37,26 @@ class Forward:
     finite: Tensor
 
 
+def run_stages(method: LockstepMethod, pixels: Tensor) -> None:
+    """The plain way to run a step: stage after stage, until one says that there is nothing left to do."""
+    for go_on in method.stages(pixels):
+        if not bool(go_on):
+            break
+
+
 class LockstepMethod:
     """Base of the methods that adapt norm layers of R runs side by side.
 
     Subclasses set ``name`` and ``Settings`` (whose fields include ``learning_rate``, ``momentum`` and
-    ``adapted`` unless ``adapts`` is False) and implement ``adapt``.
+    ``adapted`` unless ``adapts`` is False) and implement ``adapt`` (or ``stages``). ``capturable`` says whether a
+    step can be captured in CUDA graphs.
     """
 
     name: ClassVar[str]
     lockstep: ClassVar[bool] = True
     adapts: ClassVar[bool] = True
     statistics: ClassVar[str] = "batch"
+    capturable: bool = True
     Settings: ClassVar[type]
 
     def __init__(self, context: MethodContext, settings: Sequence[Any]) -> None:
@@ -62,7 +71,9 @@ class LockstepMethod:
             self.optimizer = RunSGD(self.network.theta, self._each("learning_rate"), self._each("momentum"))
         self.seeds = torch.tensor([int(s) for s in context.seeds], dtype=torch.int64, device=self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.runner: Callable[[LockstepMethod, Tensor], None] = run_stages
         self.report: StepReport
+        self.logits: Tensor
 
     @classmethod
     def defaults(cls, situation: Situation) -> Mapping[str, Any]:
@@ -74,13 +85,23 @@ class LockstepMethod:
 
         ``self.report`` then says what happened.
         """
-        with numerics(self.context.precision, self.device):
-            logits = self.adapt(pixels)
+        with numerics(self.context.precision):
+            self.runner(self, pixels)
         self.steps += 1
-        return logits
+        return self.logits
 
-    def adapt(self, pixels: Tensor) -> Tensor:
-        """One step: forward, update, ``self.report``; returns the predictions' logits."""
+    def stages(self, pixels: Tensor) -> Iterator[Tensor]:
+        """One step in stages: yields a bool tensor [] before each further stage.
+
+        Where it is false the step ends there, so ``make_report`` must have described that outcome already.
+        Stages are what a CUDA graph can capture: nothing in them waits for the device.
+        """
+        self.adapt(pixels)
+        return
+        yield
+
+    def adapt(self, pixels: Tensor) -> None:
+        """One step in one stage: forward, update, ``make_report``."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -151,6 +172,7 @@ class LockstepMethod:
             "skipped": blank.bool(),
             "reset": blank.bool(),
         }
+        self.logits = first.logits
         self.report = StepReport(**{**values, **fields})
         return self.report
 

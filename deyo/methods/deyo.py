@@ -88,7 +88,11 @@ class DeYO(LockstepMethod):
         if self.plpd_statistics == "frozen":
             self.statistics = "record"
         self.entropy_copies = self._shared("entropy_copies")
-        self.kinds = _runs_by_transform(settings)
+        self.kinds = self._runs_by_transform()
+        uses_augmix = any(s.transform == "augmix" for s in settings)
+        self.capturable = not (uses_augmix or self.entropy_copies)
+        # With one run, only x' of the samples that passed the entropy filter need a forward; a graph cannot do that.
+        self.gathers = context.runs == 1 and self.plpd_statistics != "batch" and not uses_augmix
         self.draw_indices: Callable[[str, int, int, int], Tensor | None] = self._draw
 
     @classmethod
@@ -104,28 +108,31 @@ class DeYO(LockstepMethod):
             values |= {"loss_normalization": "batch", "plpd_statistics": "batch"}
         return values
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def stages(self, pixels: Tensor) -> Iterator[Tensor]:
         first = self.forward_first(pixels)
         own = first.entropy.detach()
         certain = first.finite & (self._filter_entropy(pixels, own) < self.entropy_margin)
         certain_count = certain.sum(1)
-        plpd = self._plpd(pixels, first, certain)
-        selected = certain & (plpd > self.plpd_threshold) if self.any_plpd else certain
-        count = selected.sum(1)
+        nothing, no_step = torch.zeros_like(certain), torch.ones_like(self.uses_plpd)
+        report = self.make_report(first, passed_entropy=certain, passed_both=nothing, skipped=no_step)
+        yield certain.any()
 
-        divisor = torch.where(self.by_batch, torch.full_like(count, selected.shape[1]), count)
+        selected, plpd = certain, torch.zeros_like(own)
+        if self.any_plpd:
+            plpd = self._plpd(pixels, first, certain)
+            selected = certain & (plpd > self.plpd_threshold)
+            report.plpd = torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
+            report.forwards = report.forwards + certain_count * self.uses_plpd
+            report.passed_both = selected
+            yield selected.any()
+
+        count = selected.sum(1)
+        divisor = torch.where(self.by_batch, selected.shape[1], count)
         losses = masked_mean(self._weights(own, plpd) * first.entropy, selected, divisor)
         stepped = self.update(losses, (count > 0) & ~self._degenerate(first, certain_count))
-        report = self.make_report(
-            first,
-            plpd=self._reported(plpd, certain),
-            passed_entropy=certain,
-            passed_both=selected,
-            skipped=~stepped,
-        )
-        report.forwards = report.forwards + certain_count * self.uses_plpd
+        report.passed_both = selected
+        report.skipped = ~stepped
         report.backwards = count * stepped
-        return first.logits
 
     def _filter_entropy(self, pixels: Tensor, own: Tensor) -> Tensor:
         if not self.entropy_copies:
@@ -133,35 +140,51 @@ class DeYO(LockstepMethod):
         return mean_copy_entropy(self, pixels, self.entropy_copies)
 
     def _plpd(self, pixels: Tensor, first: Forward, certain: Tensor) -> Tensor:
-        """PLPD [R, B] (paper, Eq. 9) of the samples in ``certain``; 0 where it is not needed."""
-        if not self.any_plpd or not bool(certain.any()):
-            return torch.zeros_like(first.entropy.detach())
+        """PLPD [R, B] (paper, Eq. 9) of the samples in ``certain``; of no meaning elsewhere."""
         label = first.logits.argmax(-1)
         before = probability_of(first.safe.detach(), label)
         with torch.no_grad():
-            after = self._probability_destroyed(pixels, first, certain, label)
-        return before - after
+            if self.gathers:
+                return before - self._probability_gathered(first.x, certain, label)
+            return before - self._probability_masked(pixels, first.x, certain, label)
 
-    def _probability_destroyed(self, pixels: Tensor, first: Forward, certain: Tensor, label: Tensor) -> Tensor:
-        """p(x')[ŷ] [R, B]; the mean over copies for AugMix."""
+    def _probability_masked(self, pixels: Tensor, x: Tensor, certain: Tensor, label: Tensor) -> Tensor:
+        """p(x')[ŷ] [R, B], the mean over copies for AugMix; x' of every sample is forwarded (static shapes)."""
         mask = certain if self.plpd_statistics == "subset" else None
         statistics = "replay" if self.plpd_statistics == "frozen" else "batch"
-        total, copies = torch.zeros_like(first.entropy.detach()), 0
-        for destroyed in self._destroyed(pixels, first.x, certain):
+        total, copies = torch.zeros(label.shape, dtype=self.network.dtype, device=self.device), 0
+        for destroyed in self._destroyed(pixels, x, certain):
             logits = quiet(self.network(destroyed, mask=mask, statistics=statistics))
             total += probability_of(logits, label)
             copies += 1
         return total / copies
 
+    def _probability_gathered(self, x: Tensor, certain: Tensor, label: Tensor) -> Tensor:
+        """The same for one run, forwarding only the samples in ``certain`` (dynamic shapes)."""
+        ((kind, patches), _), *_ = self.kinds
+        rows = certain[0].nonzero().squeeze(1)
+        indices = self.draw_indices(kind, patches, x.shape[1], x.shape[-1])
+        order = None if indices is None else by_rank(indices, certain)[0, rows]
+        destroyed = destroy(x[0, rows], kind, order, patches=patches).unsqueeze(0)
+        statistics = "replay" if self.plpd_statistics == "frozen" else "batch"
+        logits = quiet(self.network(destroyed, statistics=statistics))
+        result = torch.zeros(label.shape, dtype=self.network.dtype, device=self.device)
+        result[0, rows] = probability_of(logits, label[:, rows])[0]
+        return result
+
     def _destroyed(self, pixels: Tensor, x: Tensor, certain: Tensor) -> Iterator[Tensor]:
         """x' [R, B, 3, H, W]: one, or as many as AugMix makes copies."""
         views = self._augmix_views(pixels)
         for copy in range(1 if views is None else len(views)):
-            parts = {
-                runs: views[copy][list(runs)] if kind == "augmix" else self._shuffled(kind, patches, runs, x, certain)
-                for (kind, patches), runs in self.kinds.items()
-            }
-            yield _assemble(parts, x)
+            whole = torch.empty_like(x) if len(self.kinds) > 1 else None
+            for (kind, patches), runs in self.kinds:
+                if kind == "augmix":
+                    part = _take(views[copy], runs)
+                else:
+                    part = self._shuffled(kind, patches, runs, x, certain)
+                if whole is not None:
+                    whole[runs] = part
+            yield part if whole is None else whole
 
     def _augmix_views(self, pixels: Tensor) -> Tensor | None:
         copies = {s.copies for s in self.settings if s.transform == "augmix"}
@@ -171,11 +194,20 @@ class DeYO(LockstepMethod):
             raise ConfigError(f"runs side by side must share copies; got {sorted(copies)}")
         return augmix_views(self, pixels, copies.pop(), PLPD_STREAM)
 
-    def _shuffled(self, kind: str, patches: int, runs: tuple[int, ...], x: Tensor, certain: Tensor) -> Tensor:
+    def _shuffled(self, kind: str, patches: int, runs: Tensor | None, x: Tensor, certain: Tensor) -> Tensor:
         indices = self.draw_indices(kind, patches, x.shape[1], x.shape[-1])
         some = _take(x, runs)
         rows = None if indices is None else _take(by_rank(indices, certain), runs).flatten(0, 1)
         return destroy(some.flatten(0, 1), kind, rows, patches=patches).view_as(some)
+
+    def _runs_by_transform(self) -> list[tuple[tuple[str, int], Tensor | None]]:
+        """((transform, patches), the runs that use it: int64 on the device, or None for all)."""
+        kinds: dict[tuple[str, int], list[int]] = {}
+        for run, s in enumerate(self.settings):
+            kinds.setdefault((s.transform, s.patches if s.transform == "patch" else 0), []).append(run)
+        if len(kinds) == 1:
+            return [(next(iter(kinds)), None)]
+        return [(kind, torch.tensor(runs, device=self.device)) for kind, runs in kinds.items()]
 
     def _draw(self, kind: str, patches: int, batch: int, size: int) -> Tensor | None:
         return draw(kind, self.seeds, self.steps, batch=batch, size=size, patches=patches)
@@ -193,28 +225,6 @@ class DeYO(LockstepMethod):
             return whole
         return whole | (self.network.single_valued(certain_count) & self.uses_plpd)
 
-    def _reported(self, plpd: Tensor, certain: Tensor) -> Tensor:
-        return torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
 
-
-def _runs_by_transform(settings: Sequence[DeYOSettings]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """(transform, patches) -> the runs that use it."""
-    kinds: dict[tuple[str, int], tuple[int, ...]] = {}
-    for run, s in enumerate(settings):
-        kind = (s.transform, s.patches if s.transform == "patch" else 0)
-        kinds[kind] = (*kinds.get(kind, ()), run)
-    return kinds
-
-
-def _take(values: Tensor, runs: tuple[int, ...]) -> Tensor:
-    """values[runs], without a copy if that is all of them."""
-    return values if len(runs) == len(values) else values[list(runs)]
-
-
-def _assemble(parts: Mapping[tuple[int, ...], Tensor], like: Tensor) -> Tensor:
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    result = torch.empty_like(like)
-    for runs, part in parts.items():
-        result[list(runs)] = part
-    return result
+def _take(values: Tensor, runs: Tensor | None) -> Tensor:
+    return values if runs is None else values[runs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,6 +61,7 @@ class EATA(LockstepMethod):
         self.decay = self.column("probability_decay")
         self.strength = self.column("fisher_strength").squeeze(1)
         self.copies = self._shared("entropy_copies")
+        self.capturable = not self.copies
         self.probability_ema = torch.zeros(runs, classes, dtype=self.network.dtype, device=self.device)
         self.has_ema = torch.zeros(runs, dtype=torch.bool, device=self.device)
         self.anchored = any(s.fisher_strength for s in settings)
@@ -81,7 +82,7 @@ class EATA(LockstepMethod):
             "has_ema": torch.zeros_like(self.has_ema),
         }
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def stages(self, pixels: Tensor) -> Iterator[Tensor]:
         first = self.forward_first(pixels)
         filtering = self._filter_entropy(pixels, first.entropy.detach())
         reliable = first.finite & (filtering < self.entropy_margin)
@@ -89,13 +90,14 @@ class EATA(LockstepMethod):
         kept = reliable & self._novel(probabilities)
         count = kept.sum(1)
         self._remember(probabilities, kept, count)
+        self.make_report(first, passed_entropy=reliable, passed_both=kept, skipped=torch.ones_like(self.has_ema))
+        yield kept.any()
 
         weight = (self.entropy_margin - first.entropy.detach()).exp()
         losses = masked_mean(weight * first.entropy, kept, count) + self._anchor()
         stepped = self.update(losses, (count > 0) & ~self.network.single_valued(first.finite.sum(1)))
-        report = self.make_report(first, passed_entropy=reliable, passed_both=kept, skipped=~stepped)
-        report.backwards = count * stepped
-        return first.logits
+        self.report.skipped = ~stepped
+        self.report.backwards = count * stepped
 
     def measure_fisher(self, batches: Iterable[Tensor]) -> None:
         """Diagonal Fisher [R, P]: mean over batches of the squared gradient of the batch's mean cross-entropy
@@ -103,7 +105,7 @@ class EATA(LockstepMethod):
         """
         total, count = torch.zeros_like(self.network.theta), 0
         for pixels in batches:
-            with numerics(self.context.precision, self.device):
+            with numerics(self.context.precision):
                 logits = quiet(self.network(self.network.normalize(pixels)))
                 labels = logits.detach().argmax(-1)
                 losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

@@ -22,10 +22,8 @@ class NoAdapt(LockstepMethod):
     statistics = "running"
     Settings = NoAdaptSettings
 
-    def adapt(self, pixels: Tensor) -> Tensor:
-        first = self.forward_first(pixels, gradient=False)
-        self.make_report(first)
-        return first.logits
+    def adapt(self, pixels: Tensor) -> None:
+        self.make_report(self.forward_first(pixels, gradient=False))
 
 
 class BNAdapt(NoAdapt):

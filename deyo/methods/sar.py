@@ -8,7 +8,7 @@ whole batch, and a step on zero gradients, which momentum turns into drift, wher
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,22 +74,27 @@ class SAR(LockstepMethod):
     def initial_state(self) -> Mapping[str, Tensor]:
         return {"entropy_ema": torch.full_like(self.entropy_ema, torch.nan)}
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def stages(self, pixels: Tensor) -> Iterator[Tensor]:
         first = self.forward_first(pixels)
         reliable = first.finite & (first.entropy.detach() < self.entropy_margin)
         count = reliable.sum(1)
-        steppable = first.finite.all(1) & ~self.network.single_valued(self._second_count(first.finite, count))
+        second_count = self._second_count(first.finite, count)
+        steppable = first.finite.all(1) & ~self.network.single_valued(second_count)
         started = ((count > 0) | self.step_on_empty) & steppable
+        nothing = torch.zeros_like(reliable)
+        self.make_report(first, passed_entropy=reliable, passed_both=nothing, skipped=torch.ones_like(started))
+        yield started.any()
 
         losses = masked_mean(first.entropy, reliable, count)
         gradient = self.gradient(torch.where(started, losses, 0).sum())
         losses, gradient, kept = self._second_pass(first.x, reliable, gradient, started)
         stepped = self._descend(losses, gradient, kept, started)
-        recovered = self._recover(losses, kept.any(1) & started, started)
-        report = self.make_report(first, passed_entropy=reliable, passed_both=kept, skipped=~stepped, reset=recovered)
-        report.forwards = report.forwards + self._second_count(first.finite, count) * started
+        report = self.report
+        report.reset = self._recover(losses, kept.any(1) & started, started)
+        report.passed_both = kept
+        report.skipped = ~stepped
+        report.forwards = report.forwards + second_count * started
         report.backwards = (count + kept.sum(1)) * started
-        return first.logits
 
     def _second_count(self, finite: Tensor, selected: Tensor) -> Tensor:
         """Samples [R] of the second forward."""

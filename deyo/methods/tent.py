@@ -39,12 +39,10 @@ class Tent(LockstepMethod):
             "adapted": protocols.adapted_subset(cls.name, situation),
         }
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def adapt(self, pixels: Tensor) -> None:
         first = self.forward_first(pixels)
         count = first.finite.sum(1)
         # A sample that is not finite spoils its batch: the run's step is skipped and counted.
         active = (count == first.finite.shape[1]) & ~self.network.single_valued(count)
         stepped = self.update(masked_mean(first.entropy, first.finite), active)
-        report = self.make_report(first, skipped=~stepped)
-        report.backwards = stepped.long() * count
-        return first.logits
+        self.make_report(first, backwards=stepped.long() * count, skipped=~stepped)

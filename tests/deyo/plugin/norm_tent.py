@@ -35,9 +35,8 @@ class SharpTent(LockstepMethod):
     def defaults(cls, situation: protocols.Situation) -> dict[str, float]:
         return {"learning_rate": protocols.learning_rate("tent", situation)}
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def adapt(self, pixels: Tensor) -> None:
         first = self.forward_first(pixels)
         sharp = entropy(first.safe / self.column("temperature").unsqueeze(-1))
         stepped = self.update(masked_mean(sharp, first.finite), first.finite.all(1))
         self.make_report(first, backwards=stepped.long() * pixels.shape[1], skipped=~stepped)
-        return first.logits

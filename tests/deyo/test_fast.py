@@ -1,0 +1,77 @@
+"""The fast path (CUDA graphs, compiled network) gives the plain path's numbers. Needs a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from parity_cases import CASES, batches, load_case, method_name, method_settings, network_for, recorded_permutation, rgb
+
+from deyo.fast import accelerate
+from deyo.methods import create_method
+from deyo.transforms import draw
+from deyo.types import MethodContext
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+FEW = (
+    "deyo_bn",
+    "deyo_gn",
+    "deyo_ln",
+    "deyo_pixel_bn",
+    "deyo_patch5_ln",
+    "tent_bn",
+    "eata_gn",
+    "sar_bn",
+    "sar_full_ln",
+)
+
+
+def run_on_gpu(name: str, precision: str, *, fast: bool, compile: bool = False) -> tuple[object, np.ndarray]:
+    case = load_case(name)
+    network, pixels, source = network_for(case.settings["network"])
+    device = torch.device("cuda")
+    context = MethodContext(
+        network=network, seeds=(0,), batch_size=case.settings["batch_size"], precision=precision, device=device
+    )
+    method = create_method(method_name(case), context, [method_settings(case)])
+    if case.settings.get("fisher_alpha"):
+        method.measure_fisher([rgb(batch).to(device) for batch in source])
+    drawn = "permutation" in case.tensors and case.settings.get("aug_type") != "occ"
+    if drawn:
+        static = recorded_permutation(case, 0).to(device)
+        method.draw_indices = lambda *_: static
+    if fast:
+        accelerate(method, compile=compile)
+    logits = []
+    for step, batch in enumerate(batches(case, pixels)):
+        if drawn:
+            static.copy_(recorded_permutation(case, step))
+        logits.append(method.step(batch.to(device))[0].cpu().numpy().copy())
+    return method, np.stack(logits)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float64_without_graphs(name: str) -> None:
+    _, logits = run_on_gpu(name, "float64", fast=False)
+    np.testing.assert_allclose(logits, load_case(name).tensors["logits"], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float32_with_graphs(name: str) -> None:
+    _, logits = run_on_gpu(name, "float32", fast=True)
+    np.testing.assert_allclose(logits, load_case(name).tensors["logits"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_float32_with_graphs_of_the_compiled_network(name: str) -> None:
+    method, logits = run_on_gpu(name, "float32", fast=True, compile=True)
+    np.testing.assert_allclose(logits, load_case(name).tensors["logits"], rtol=1e-4, atol=1e-4)
+    assert len(method.runner.segments) >= 1
+
+
+def test_permutations_on_cpu_and_gpu_are_equal() -> None:
+    options = {"batch": 7, "size": 32, "patches": 4}
+    for kind in ("patch", "pixel"):
+        cpu = draw(kind, torch.tensor([1, 2]), 3, **options)
+        assert torch.equal(cpu, draw(kind, torch.tensor([1, 2], device="cuda"), 3, **options).cpu())
