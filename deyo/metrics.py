@@ -152,21 +152,15 @@ class RunMetrics:
             parts[:] = [np.concatenate(parts) if parts else np.empty(0, dtype=_COLUMNS[name])]
         return parts[0]
 
-    def _tally(
-        self, column: str, names: Sequence[str], correct: np.ndarray, images: int
-    ) -> list[dict[str, Any]]:
+    def _tally(self, column: str, names: Sequence[str], correct: np.ndarray, images: int) -> list[dict[str, Any]]:
         """Images and correct ones by group or domain, over the first ``images`` of the stream."""
         index, correct = self._column(column)[:images], correct[:images]
         if names and len(index) and index.max() >= len(names):
-            raise ValueError(
-                f"a record holds {column} {index.max()}, but only {len(names)} are named: {names}"
-            )
+            raise ValueError(f"a record holds {column} {index.max()}, but only {len(names)} are named: {names}")
         counted = index >= 0 if names else np.zeros(len(index), dtype=bool)
         total = np.bincount(index[counted], minlength=len(names))
         right = np.bincount(index[counted], weights=correct[counted], minlength=len(names))
-        return [
-            {"name": name, "images": int(total[k]), "correct": int(right[k])} for k, name in enumerate(names)
-        ]
+        return [{"name": name, "images": int(total[k]), "correct": int(right[k])} for k, name in enumerate(names)]
 
 
 def _group_averages(
@@ -177,9 +171,7 @@ def _group_averages(
     if not present:
         return {"average_accuracy": None, "adjusted_accuracy": None, "worst_group_accuracy": None}
     accuracy = np.array([groups[k]["correct"] / groups[k]["images"] for k in present])
-    weights = (
-        np.array([train_sizes[k] for k in present], dtype=np.float64) if train_sizes is not None else None
-    )
+    weights = np.array([train_sizes[k] for k in present], dtype=np.float64) if train_sizes is not None else None
     weighted = weights is not None and weights.sum() > 0
     return {
         "average_accuracy": float(accuracy.mean()),

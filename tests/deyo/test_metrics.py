@@ -60,9 +60,7 @@ def test_three_averages_of_an_erm_profile() -> None:
 def test_counts_and_means_are_sums_over_steps() -> None:
     metrics = RunMetrics(3, domain_names=("fog", "snow"))
     first = {"domain": [0, 0, 1], "entropy": [0.1, 0.2, 0.3], "plpd": [0.5, math.nan, -0.5]}
-    metrics.update(
-        make_record(0, [0, 1, 2], [0, 1, 1], **first, passed_both=[1, 0, 0], forwards=5, backwards=1)
-    )
+    metrics.update(make_record(0, [0, 1, 2], [0, 1, 1], **first, passed_both=[1, 0, 0], forwards=5, backwards=1))
     metrics.update(make_record(1, [2], [2], domain=[1], entropy=[math.nan], skipped=True, reset=True))
     row = metrics.summary()
     assert row["accuracy"] == pytest.approx(0.75)
