@@ -46,12 +46,14 @@ class Source(Protocol):
     """N images that can be read by index. ``fingerprint`` hashes all that decides pixels and labels.
 
     ``read`` returns uint8 [n, H, W, 3] and, for images that cannot be read, {position in ``indices``: reason}.
+    ``skipped`` counts unreadable images that were left out before.
     """
 
     shape: tuple[int, int, int, int]
     labels: np.ndarray
     groups: np.ndarray | None
     fingerprint: str
+    skipped: int
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]: ...
 
@@ -197,7 +199,7 @@ def _load(path: Path, name: str, skip_bad: bool) -> ImageSet:
         labels=np.load(path / "labels.npy"),
         groups=np.load(groups) if groups.is_file() else None,
         fingerprint=meta["fingerprint"],
-        skipped=len(meta["bad"]),
+        skipped=len(meta["bad"]) + meta["skipped"],
     )
 
 
@@ -231,7 +233,7 @@ def _direct(recipe: Recipe, source: Source, cache: Path, skip_bad: bool) -> Imag
         labels=source.labels[kept],
         groups=None if source.groups is None else source.groups[kept],
         fingerprint=_fingerprint(recipe, source, bad),
-        skipped=len(bad),
+        skipped=len(bad) + source.skipped,
     )
 
 
@@ -262,6 +264,7 @@ def _build(
         "config": dict(recipe.config),
         "images": len(kept),
         "bad": [bad[i] for i in sorted(bad)],
+        "skipped": source.skipped,
         "source": source.fingerprint,
         "fingerprint": _fingerprint(recipe, source, bad),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ class BaseBenchmark(ABC):
 
     @property
     def num_classes(self) -> int:
+        """Classes that predictions are over (``len(class_columns)`` where logits are cut)."""
+        if self.class_columns is not None:
+            return len(self.class_columns)
         return self.info.num_classes or self._counted_classes()
 
     @property
     def image_size(self) -> int:
-        return self.info.image_size or int(self.images_clean().pixels.shape[1])
+        return self.info.image_size
 
     def images(self, corruption: str | None = None, severity: int | None = None) -> ImageSet:
         """The test images of one condition (``Benchmark.images``)."""
@@ -84,7 +88,8 @@ class BaseBenchmark(ABC):
             )
         return self._opened[recipe.name]
 
-    def _recipe(self, part: str, open_source: Any, **config: Any) -> Recipe:
+    def _recipe(self, part: str, open_source: Callable[[], Source], **config: Any) -> Recipe:
+        """``config``: what decides the pixels besides the files; the options by default."""
         return Recipe(
             name=f"{self.name}/{part}",
             config={"options": dict(self.info.options), **config},
@@ -99,7 +104,7 @@ class BaseBenchmark(ABC):
             return CorruptedSource(self.images_clean(), corruption, severity, seed=seed, constants=constants)
 
         return self._recipe(
-            f"{corruption}/{severity}",
+            f"generated/{corruption}/{severity}",
             open_source,
             generated=CORRUPTIONS_VERSION,
             constants=constants,

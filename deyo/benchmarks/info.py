@@ -21,15 +21,15 @@ GROUP_SCENARIOS = ("biased", "mild", "label-shift", "batch-size-1")
 class BenchmarkInfo:
     """A benchmark as its name and options tell, before any file is read.
 
-    ``num_classes`` and ``image_size`` (pixels, square images) are None where only the user's data can tell
-    (``image-folder``). ``corruptions`` is empty where there is no such axis. ``group_names`` are numbered as
-    ``ImageSet.groups``. ``generated`` says that the corrupted images are made here, and not the released ones.
-    ``options`` holds every option with its value.
+    ``num_classes`` is the C of thresholds such as 0.4 · ln C, and None where only the user's data can tell
+    (``image-folder``). ``image_size`` is in pixels, images are square. ``corruptions`` is empty where there is no
+    such axis. ``group_names`` are numbered as ``ImageSet.groups``. ``generated`` says that the corrupted images
+    are made here, and are not the released ones. ``options`` holds every option with its value.
     """
 
     name: str
     num_classes: int | None
-    image_size: int | None
+    image_size: int
     corruptions: tuple[str, ...] = ()
     severities: tuple[int, ...] = ()
     group_names: tuple[str, ...] = ()

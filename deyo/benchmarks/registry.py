@@ -16,8 +16,17 @@ from deyo.benchmarks.info import BenchmarkInfo, default_cache, find_root, neares
 from deyo.types import Benchmark, ConfigError
 
 BUILT_IN = {
-    "digits-c": "deyo.benchmarks.digits:DigitsC",
-    "colored-digits": "deyo.benchmarks.digits:ColoredDigits",
+    "imagenet-c": "deyo.benchmarks.imagenet_c:ImageNetC",
+    "imagenet-r": "deyo.benchmarks.imagenet_r:ImageNetR",
+    "visda-2021": "deyo.benchmarks.visda:VisDA2021",
+    "waterbirds": "deyo.benchmarks.waterbirds:Waterbirds",
+    "colored-mnist": "deyo.benchmarks.colored_mnist:ColoredMNIST",
+    "colored-digits": "deyo.benchmarks.colored_digits:ColoredDigits",
+    "digits-c": "deyo.benchmarks.digits_c:DigitsC",
+    "cifar10-c": "deyo.benchmarks.cifar10_c:CIFAR10C",
+    "cifar10-jpeg": "deyo.benchmarks.cifar10_jpeg:CIFAR10Jpeg",
+    "image-folder": "deyo.benchmarks.image_folder:ImageFolder",
+    "imagenet": "deyo.benchmarks.imagenet:ImageNet",
 }
 
 

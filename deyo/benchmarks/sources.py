@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ _SAMPLED_FILES = 16
 
 class ArraySource:
     """Images that are an array already: uint8 [N, H, W, 3] (or a memory map of them)."""
+
+    skipped = 0
 
     def __init__(
         self, pixels: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None, *, identity: Any = None
@@ -54,6 +56,7 @@ class CorruptedSource:
     ) -> None:
         self.base, self.labels, self.groups = base, base.labels, base.groups
         self.shape = tuple(base.pixels.shape)
+        self.skipped = base.skipped
         self._how = (corruption, severity, seed, constants, quality)
         self.fingerprint = digest(base.fingerprint)
 
@@ -73,6 +76,8 @@ class FileSource:
     and the contents of a sample of files.
     """
 
+    skipped = 0
+
     def __init__(
         self,
         files: Sequence[Path],
@@ -89,7 +94,9 @@ class FileSource:
         self.shape = (len(files), size, size, 3)
         self._transform, self._exact = transform, exact_size
         names = [file.relative_to(root).as_posix() for file in files]
-        self.fingerprint = digest(names, self.labels, [] if groups is None else groups, *sampled_contents(files))
+        self.fingerprint = digest(
+            names, self.labels, [] if groups is None else groups, *[file.read_bytes() for file in sample_of(files)]
+        )
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         images = np.zeros((len(indices), *self.shape[1:]), dtype=np.uint8)
@@ -112,7 +119,9 @@ class FileSource:
 
 
 class EncodedSource:
-    """Images as encoded bytes (a Parquet column); ``transform`` and the rest as in ``FileSource``."""
+    """Images as encoded bytes (a Parquet column), square of ``size`` pixels."""
+
+    skipped = 0
 
     def __init__(self, name: str, encoded: Sequence[bytes], labels: np.ndarray, size: int) -> None:
         self.name, self.encoded, self.labels, self.groups = name, encoded, labels.astype(np.int64), None
@@ -136,13 +145,7 @@ class EncodedSource:
         return images, bad
 
 
-def sampled_contents(files: Sequence[Path]) -> list[bytes]:
-    """The contents of up to 16 files, evenly spaced."""
+def sample_of(files: Sequence[Path]) -> list[Path]:
+    """Up to 16 of ``files``, evenly spaced."""
     chosen = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).round().astype(int)) if files else []
-    return [files[i].read_bytes() for i in chosen]
-
-
-def class_counts(labels: np.ndarray, names: Sequence[str]) -> Mapping[str, int]:
-    """Images of each class, by name."""
-    counts = np.bincount(labels, minlength=len(names))
-    return dict(zip(names, counts.tolist()))
+    return [files[i] for i in chosen]
