@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-SWEEP = "A sweep's name under the results root, or the path of its spec."
+from orchestrator.cli.options import DEFAULT_RESULTS, Json, Results, Set, Smoke, SpecOrSweep
+
+
+def _list_layouts(asked: bool) -> None:
+    if not asked:
+        return
+    from orchestrator.tables.layouts import LAYOUTS, layout
+
+    for name in LAYOUTS:
+        typer.echo(f"{name:24} {layout(name).help}")
+    raise typer.Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -18,17 +28,18 @@ def register(app: typer.Typer) -> None:
 
 
 def table(
-    sweep: Annotated[str, typer.Argument(help=SWEEP)],
-    results: Annotated[str, typer.Option("--results", help="Root of the result store.")] = "./results",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the spec (repeatable).")
-    ] = None,
+    sweep: SpecOrSweep,
+    results: Results = DEFAULT_RESULTS,
+    settings: Set = [],  # noqa: B006
+    smoke: Smoke = False,
     fmt: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv, html or json.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Json = False,
     layout: Annotated[
         str | None, typer.Option("--layout", help="A layout by name; by default the one that suits the sweep.")
     ] = None,
-    layouts: Annotated[bool, typer.Option("--layouts", help="List the layouts and stop.")] = False,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="List the layouts and stop.", callback=_list_layouts, is_eager=True)
+    ] = False,
     rows: Annotated[
         list[str] | None, typer.Option("--rows", metavar="AXIS", help="Axes down, comma-separated.")
     ] = None,
@@ -65,9 +76,6 @@ def table(
     from orchestrator.tables.render import render
     from orchestrator.tables.request import Request
 
-    if layouts:
-        _list_layouts()
-        return
     request = Request(
         layout=layout,
         rows=_split(rows),
@@ -79,8 +87,8 @@ def table(
         seeds=seeds,
         allow_mixed=allow_mixed,
     )
-    data = load(sweep, results, settings or ())
-    other = load(compare, results) if compare not in (None, "paper") else None
+    data, _ = load(sweep, results, settings, smoke=smoke)
+    other = load(compare, results)[0] if compare not in (None, "paper") else None
     tables = compared(data, request, paper=compare == "paper", other=other, versus=versus, interval=interval)
     terminal = output is None and sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 100)
@@ -94,11 +102,3 @@ def table(
 
 def _split(values: list[str] | None) -> list[str]:
     return [part.strip() for value in values or () for part in value.split(",") if part.strip()]
-
-
-def _list_layouts() -> None:
-    from orchestrator.tables.layouts import LAYOUTS, layout
-
-    for name in LAYOUTS:
-        found = layout(name)
-        typer.echo(f"{name:24} {found.help}")

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from deyo.types import ConfigError
+from deyo.types import ConfigError, DataError
 from orchestrator.tables.data import SweepData, from_runs
 
-COLUMNS_LEFT_OUT = ("schema_version",)
+if TYPE_CHECKING:
+    from orchestrator.results import Results
+    from orchestrator.types import PlannedRun
 
 
-def load(target: str, results: str = "results", overrides: Sequence[str] = ()) -> SweepData:
+def load(
+    target: str, root: str = "./results", overrides: Sequence[str] = (), *, smoke: bool = False
+) -> tuple[SweepData, Results]:
     """The sweep ``target``, a sweep's name under the results root or the path of its spec (with ``--set``
-    ``overrides``). Raises ``ConfigError`` if there is no such sweep.
+    ``overrides``), and its open results.
+
+    What is missing is measured against the spec where its file is given, else against the plan that the sweep last
+    ran with. Raises ``ConfigError`` if there is no such sweep.
     """
-    return read(target, results, overrides)[0]
-
-
-def read(target: str, root: str = "results", overrides: Sequence[str] = ()) -> tuple[SweepData, Any]:
-    """``load``, and the open ``Results`` for what a report needs beyond runs."""
     from orchestrator import open_results
+    from orchestrator.cli.options import is_spec_file, sweep_name
 
-    spec = _spec(target, overrides)
-    name = target if spec is None else spec.name
+    if overrides and not is_spec_file(target):
+        raise ConfigError(f"--set changes a spec, and '{target}' is a sweep's name: give the path of its YAML file")
+    name = sweep_name(target, root, list(overrides), smoke=smoke)
     results = open_results(root, name)
-    plan = results.plan() if spec is None else _plan(spec)
     data = from_runs(
         results.runs(),
         sweep=name,
-        planned=None if plan is None else plan.runs,
+        planned=_planned(target, overrides, smoke, results) if is_spec_file(target) else _kept(results),
         failures=results.failures(),
+        samples=results.samples,
     )
     return data, results
 
 
-def _spec(target: str, overrides: Sequence[str]) -> Any | None:
-    path = Path(target)
-    if path.suffix not in (".yaml", ".yml"):
-        if overrides:
-            raise ConfigError(f"--set changes a spec; '{target}' is a sweep's name: give the path of its YAML file")
-        return None
-    from orchestrator.spec import load_spec
-
-    return load_spec(path, list(overrides))
+def _kept(results: Results) -> Sequence[PlannedRun] | None:
+    plan = results.plan()
+    return None if plan is None else plan.runs
 
 
-def _plan(spec: Any) -> Any:
+def _planned(target: str, overrides: Sequence[str], smoke: bool, results: Results) -> Sequence[PlannedRun] | None:
+    """The runs of the spec as it is now; of the kept plan where weights that decide identities are not here."""
+    from orchestrator.cli.options import load as load_spec
     from orchestrator.plan import make_plan
 
-    return make_plan(spec, None)
+    try:
+        return make_plan(load_spec(target, list(overrides), smoke)).runs
+    except DataError:
+        return _kept(results)

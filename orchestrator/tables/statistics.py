@@ -17,8 +17,9 @@ class Summary:
 
     ``mean`` is None where no replicate counts; ``std`` is None where fewer than ``ddof`` + 1 do. ``n`` of
     ``expected`` replicates count; the others are in ``missing`` (not run yet), ``failed``, ``nan`` or ``absent``
-    (the run has no such number, as worst-group accuracy where there are no groups). A replicate that averages over
-    several conditions counts only if all of them are there. ``collapsed`` replicates count (the published tables count them too) but are named.
+    (the run has no such number, as worst-group accuracy where there are no groups). A replicate that averages
+    over several conditions counts only if all of them are there. ``collapsed`` replicates count, as in the
+    published tables, but are named.
     """
 
     mean: float | None

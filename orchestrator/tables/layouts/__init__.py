@@ -16,8 +16,8 @@ from orchestrator.tables.layouts.base import Layout
 LAYOUTS = {
     "ablation": "orchestrator.tables.layouts.ablation",
     "aurc": "orchestrator.tables.layouts.aurc",
-    "sensitivity": "orchestrator.tables.layouts.sensitivity",
     "multiple-augmentations": "orchestrator.tables.layouts.multiple_augmentations",
+    "sensitivity": "orchestrator.tables.layouts.sensitivity",
     "pretraining": "orchestrator.tables.layouts.pretraining",
     "efficiency": "orchestrator.tables.layouts.efficiency",
     "biased": "orchestrator.tables.layouts.biased",
