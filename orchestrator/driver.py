@@ -381,6 +381,7 @@ class Driver:
             )
 
     def _record(self, job: Job, attempt: int, failure: Failure) -> Failure:
+        failure = replace(failure, log_path=self.store.log_path(job.run.run_id, attempt))
         self.store.fail(job.run.run_id, attempt, failure)
         self.tracker.run_failed(job.run, attempt, failure)
         return failure
@@ -476,6 +477,7 @@ class Driver:
             pending=self.tally.left,
             seconds=seconds,
             message=self.message,
+            earlier_failures=sum(r.status is RunStatus.FAILED for r in self.plan.runs),
         )
 
 

@@ -73,6 +73,9 @@ class MemoryStore:
     def fail(self, run_id: str, attempt: int, failure: Failure) -> None:
         self.failed[run_id] = failure
 
+    def log_path(self, run_id: str, attempt: int) -> str:
+        return f"memory:{run_id}/{attempt}"
+
     def flush(self) -> None:
         return
 

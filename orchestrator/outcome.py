@@ -20,7 +20,10 @@ class SweepStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """Counts are of runs. ``done`` includes those that earlier sweeps had committed, ``committed`` only this one's."""
+    """Counts are of runs. ``done`` includes what earlier calls had committed, ``committed`` only this one's.
+
+    ``failures`` are this call's; ``earlier_failures`` counts runs that failed before and were not tried now.
+    """
 
     sweep: str
     status: SweepStatus
@@ -31,13 +34,15 @@ class SweepOutcome:
     pending: int
     seconds: float
     message: str = ""
+    earlier_failures: int = 0
 
     @property
     def exit_code(self) -> int:
         """0: all done; 1: runs failed or were left; 130: interrupted."""
         if self.status is SweepStatus.INTERRUPTED:
             return 130
-        return 0 if self.status is SweepStatus.FINISHED and not self.failures and not self.pending else 1
+        bad = self.failures or self.earlier_failures or self.pending
+        return 1 if bad or self.status is SweepStatus.STOPPED else 0
 
 
 _SHOWN_AT = frozenset({1, 2, 5, 10, 20, 50, 100, 200, 500}) | frozenset(range(1000, 1_000_000, 1000))
@@ -45,26 +50,33 @@ _SHOWN_AT = frozenset({1, 2, 5, 10, 20, 50, 100, 200, 500}) | frozenset(range(10
 
 @dataclass
 class FailureBoard:
-    """Failures by signature. ``add`` returns the line to show, if this one is worth a line."""
+    """Failures by signature, an example of each with its log."""
 
     by_signature: dict[str, list[str]] = field(default_factory=dict)
     example: dict[str, Failure] = field(default_factory=dict)
 
     def add(self, run: PlannedRun, failure: Failure) -> str | None:
-        runs = self.by_signature.setdefault(failure.signature, [])
-        runs.append(run.run_id)
-        self.example.setdefault(failure.signature, failure)
-        if len(runs) not in _SHOWN_AT:
+        """The line to show for this failure, if it is worth one."""
+        count = self.count(run.run_id, failure)
+        if count not in _SHOWN_AT:
             return None
         log = f"  log: {failure.log_path}" if failure.log_path else ""
-        return f"failed ×{len(runs)} [{failure.signature}] {first_line(failure.message)} ({run.run_id}){log}"
+        return f"failed ×{count} [{failure.signature}] {first_line(failure.message)} ({run.run_id}){log}"
+
+    def count(self, run_id: str, failure: Failure) -> int:
+        """How many runs have failed so, this one included."""
+        runs = self.by_signature.setdefault(failure.signature, [])
+        runs.append(run_id)
+        self.example.setdefault(failure.signature, failure)
+        return len(runs)
 
     def lines(self) -> list[str]:
         """One line a signature, the most frequent first."""
         order = sorted(self.by_signature, key=lambda s: -len(self.by_signature[s]))
         return [
             f"{len(self.by_signature[s])} × [{s}] {first_line(self.example[s].message)}"
-            f" (for example {self.by_signature[s][0]})"
+            f" (for example {self.by_signature[s][0]}"
+            + (f", log: {self.example[s].log_path})" if self.example[s].log_path else ")")
             for s in order
         ]
 

@@ -252,6 +252,9 @@ class Store(Protocol):
 
     def fail(self, run_id: str, attempt: int, failure: Failure) -> None: ...
 
+    def log_path(self, run_id: str, attempt: int) -> str:
+        """Where ``append_log`` of an attempt goes, to be shown with a failure."""
+
     def flush(self) -> None:
         """Make rows of running runs readable (marked partial), compact what is due, refresh aggregates."""
 

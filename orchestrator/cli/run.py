@@ -1,0 +1,152 @@
+"""``deyo-sweep run``: run what is missing of a spec, here or on a cluster, and print the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.outcome import SweepOutcome
+    from orchestrator.session import Place
+    from orchestrator.specmodel import SweepSpec
+    from orchestrator.types import Plan
+
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="Run in this process, without Ray: slower, easy to debug.")
+]
+AllowInsecure = Annotated[
+    bool, typer.Option("--allow-insecure", help="Join a cluster on a network that has no authentication.")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave unreadable images out, counted in the results, instead of failing.")
+]
+Preflight = Annotated[bool, typer.Option(help="Check data, weights, disk and resources before anything starts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table; failures are still told.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("run")(run)
+
+
+def run(
+    spec: options.Spec,
+    overrides: options.Set = [],  # noqa: B006  (typer copies it)
+    smoke: options.Smoke = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+    address: options.Address = None,
+    allow_insecure: AllowInsecure = False,
+    in_process: InProcess = False,
+    skip_bad: SkipBad = False,
+    preflight: Preflight = True,
+    quiet: Quiet = False,
+) -> None:
+    """Run what is missing of a sweep, show how it goes, and print its table.
+
+    Ctrl-C once stops in order, twice at once; the same command goes on where it was. Exits with 0 if every run
+    is done, 1 if some failed or are left, 130 if it was interrupted.
+    """
+    from orchestrator.progress import make_progress
+    from orchestrator.session import run_spec
+
+    loaded = options.load(spec, overrides, smoke)
+    outcome = run_spec(
+        loaded,
+        results=results,
+        place=place(address, allow_insecure, in_process),
+        progress=make_progress(quiet=quiet),
+        skip_bad=skip_bad,
+        check=announce(results, address, preflight, quiet),
+    )
+    finish(outcome, results, quiet=quiet)
+
+
+def place(address: str | None, allow_insecure: bool, in_process: bool = False) -> Place:
+    """Where to run, from the flags."""
+    from deyo.types import ConfigError
+    from orchestrator.session import Place
+
+    if address and address.startswith(("http://", "https://")):
+        raise ConfigError(f"{address} is a dashboard: use `deyo-sweep submit SPEC --address {address}`, or HOST:6379")
+    if address and in_process:
+        raise ConfigError("--in-process runs without a cluster: leave --address out")
+    return Place(address=address, in_process=in_process, allow_insecure=allow_insecure)
+
+
+def announce(results: str, address: str | None, preflight: bool, quiet: bool) -> Callable[[SweepSpec, Plan], None]:
+    """What is said and checked before a sweep starts."""
+
+    def check(spec: SweepSpec, plan: Plan) -> None:
+        from orchestrator.preflight import preflight as checks
+
+        if not quiet:
+            typer.echo(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {results}")
+        if not preflight:
+            return
+        failed = [c for c in checks(spec, plan, results=results, address=address) if c.ok is False]
+        if failed:
+            from deyo.types import ConfigError
+
+            lines = "\n".join(f"  {c.name}: {c.detail}" for c in failed)
+            raise ConfigError(f"not started (--no-preflight skips these checks):\n{lines}")
+
+    return check
+
+
+def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
+    """The last lines of a sweep; raises ``typer.Exit`` with its code."""
+    from orchestrator.outcome import FailureBoard
+
+    if not quiet:
+        _print_table(outcome.sweep, results)
+    if outcome.failures:
+        typer.echo(f"{len(outcome.failures)} runs failed:", err=True)
+        board = FailureBoard()
+        for run_id, failure in outcome.failures.items():
+            board.count(run_id, failure)
+        for line in board.lines():
+            typer.echo(f"  {line}", err=True)
+    waiting = len(outcome.failures) + outcome.earlier_failures
+    if waiting:
+        typer.echo(f"{waiting} failed runs wait for `deyo-sweep retry {outcome.sweep} --failed`", err=True)
+    if outcome.message:
+        typer.echo(outcome.message, err=True)
+    if not quiet:
+        typer.echo(summary(outcome))
+        typer.echo(f"Parquet: {results}/{outcome.sweep}/tables   MLflow: deyo-sweep ui --results {results}")
+    if outcome.exit_code:
+        raise typer.Exit(outcome.exit_code)
+
+
+def summary(outcome: SweepOutcome) -> str:
+    """One line: what was done now, what was there, what is left."""
+    from orchestrator.progress import duration
+
+    if not outcome.seconds:
+        return f"{outcome.sweep}: 0 to run, {outcome.done} of {outcome.total} runs were done before"
+    before = outcome.done - outcome.committed
+    earlier = f" ({before} were done before)" if before else ""
+    left = f", {outcome.pending} left" if outcome.pending else ""
+    took = duration(outcome.seconds)
+    return f"{outcome.sweep}: {outcome.done} of {outcome.total} runs done{earlier}{left} in {took}"
+
+
+def _print_table(sweep: str, results: str) -> None:
+    import shutil
+    import sys
+
+    from deyo.types import ConfigError
+    from orchestrator.tables.differences import compared
+    from orchestrator.tables.load import load
+    from orchestrator.tables.render import render
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+    try:
+        typer.echo(render(compared(load(sweep, results)[0]), "text", width=width, color=sys.stdout.isatty()))
+    except ConfigError as error:  # nothing to show yet, or a sweep that mixes what no table may mix
+        typer.echo(f"no table: {error}", err=True)

@@ -1,0 +1,226 @@
+"""From a spec to a finished sweep: plan, store, tracker, workers, driver. What ``run``, ``retry`` and a Ray Job do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deyo.types import ConfigError
+from orchestrator import provenance
+from orchestrator.driver import Options, run_sweep
+from orchestrator.durations import Durations
+from orchestrator.grouping import MemoryModel
+from orchestrator.outcome import SweepOutcome, SweepStatus
+from orchestrator.plan import make_plan
+from orchestrator.progress import Progress, SilentProgress
+from orchestrator.spec import resolved_spec
+from orchestrator.specmodel import Resources, SweepSpec
+from orchestrator.store import ParquetStore
+from orchestrator.types import Executor, Plan, RunStatus
+
+if TYPE_CHECKING:
+    from orchestrator.executors.ray import WorkerLayout
+
+DRIVER_LOCK = "driver.lock"
+DRIVER_FILE = "driver.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a sweep runs: in this process, on a private Ray on this machine, or on the cluster at ``address``."""
+
+    address: str | None = None
+    in_process: bool = False
+    allow_insecure: bool = False
+
+
+def run_spec(
+    spec: SweepSpec,
+    *,
+    results: str,
+    place: Place = Place(),
+    progress: Progress | None = None,
+    skip_bad: bool = False,
+    change: Callable[[Plan], Plan] = lambda plan: plan,
+    check: Callable[[SweepSpec, Plan], None] = lambda spec, plan: None,
+) -> SweepOutcome:
+    """Run what is missing of ``spec`` under ``results``.
+
+    ``change`` edits the plan (``retry``); ``check`` is called with it before anything starts, and may raise.
+    Nothing is started where nothing is to do. Raises ``ConfigError``, ``DataError``, ``ClusterError`` or
+    ``StoreError`` before the sweep starts; afterwards failures are in the outcome.
+    """
+    from orchestrator.tracking import TrackingOptions, make_tracker
+
+    progress = progress or SilentProgress()
+    store = ParquetStore(results, spec.name)
+    with _only_driver(store, spec.name, place):
+        plan = change(make_plan(spec, store))
+        if not plan.todo:
+            return _nothing_to_do(plan)
+        check(spec, plan)
+        store.write_spec(spec.document.text or json.dumps(resolved_spec(spec)), resolved_spec(spec))
+        store.write_plan(plan)
+        tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved_spec(spec).get("mlflow")))
+        cache = cache_folder()
+        try:
+            with executor_for(spec.resources, place) as executor:
+                return run_sweep(
+                    plan,
+                    store,
+                    tracker,
+                    executor,
+                    options=driver_options(spec, skip_bad=skip_bad),
+                    progress=progress,
+                    resolved_spec=resolved_spec(spec),
+                    memory=MemoryModel(path=cache / "memory.json"),
+                    durations=Durations(_recorded_speeds(results, spec.name)),
+                    cache=cache,
+                )
+        finally:
+            store.close()
+            tracker.close()
+
+
+def driver_options(spec: SweepSpec, *, skip_bad: bool = False) -> Options:
+    """The driver's options that a spec asks for."""
+    asked = spec.resources
+    return Options(
+        gpu=asked.gpu_type or "",
+        priority=asked.priority,
+        group_size=asked.group_size,
+        timeout=asked.timeout_minutes * 60 if asked.timeout_minutes else None,
+        locations={name: str(Path(path).expanduser()) for name, path in spec.data.items()},
+        skip_bad=skip_bad,
+    )
+
+
+def worker_layout(asked: Resources) -> WorkerLayout:
+    """How workers are cut, by a spec's ``resources``."""
+    from orchestrator.executors.ray import WorkerLayout
+
+    device = "cpu" if asked.gpus == 0 else "gpu" if asked.gpus or asked.gpu_type else "auto"
+    return WorkerLayout(
+        device=device,
+        workers=asked.workers,
+        gpus=asked.gpus or None,
+        gpu_fraction=asked.gpu_fraction,
+        gpu_type=asked.gpu_type or "",
+        cpus_per_worker=asked.cpus_per_worker,
+        memory_gb=asked.memory_gb,
+        cache=os.environ.get("DEYO_CACHE"),
+    )
+
+
+@contextlib.contextmanager
+def executor_for(asked: Resources, place: Place) -> Iterator[Executor]:
+    """Workers for a sweep; they, and a cluster that was started for them, end with the block."""
+    if place.in_process:
+        from orchestrator.executors.inline import InlineExecutor
+
+        yield InlineExecutor(_own_state())
+        return
+    from orchestrator.cluster import existing_cluster, local_cluster
+
+    if place.address:
+        joined = existing_cluster(place.address, allow_insecure=place.allow_insecure)
+    else:
+        joined = local_cluster(cpus=_local_cpus(asked), gpus=fake_gpus())
+    with joined:
+        from orchestrator.executors.ray import RayExecutor
+
+        executor = RayExecutor(worker_layout(asked))
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+
+def cache_folder() -> Path:
+    """Where this machine keeps prepared data and checkpoints."""
+    from deyo.benchmarks import default_cache
+
+    return default_cache()
+
+
+def fake_gpus() -> int | None:
+    """DEYO_FAKE_GPUS=N: pretend that this machine has N GPUs whose work is done on the CPU (scheduling tests)."""
+    named = os.environ.get("DEYO_FAKE_GPUS", "")
+    return int(named) if named.isdigit() and int(named) else None
+
+
+def _own_state() -> Any:
+    import torch
+
+    from orchestrator.worker import WorkerState
+
+    return WorkerState(device=torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
+
+
+def _local_cpus(asked: Resources) -> float | None:
+    """CPUs that a private Ray offers: the machine's, or more where the spec asks for more workers than cores."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    wanted = max(asked.workers or 0, fake_gpus() or 0) * asked.cpus_per_worker
+    return max(cores, wanted)
+
+
+def _nothing_to_do(plan: Plan) -> SweepOutcome:
+    done = sum(run.status is RunStatus.DONE for run in plan.runs)
+    return SweepOutcome(
+        sweep=plan.sweep,
+        status=SweepStatus.FINISHED,
+        total=len(plan.runs),
+        done=done,
+        committed=0,
+        failures={},
+        pending=0,
+        seconds=0.0,
+        earlier_failures=sum(run.status is RunStatus.FAILED for run in plan.runs),
+    )
+
+
+@contextlib.contextmanager
+def _only_driver(store: ParquetStore, sweep: str, place: Place) -> Iterator[None]:
+    """One driver a sweep: refuses a second one, and says in ``driver.json`` who it is."""
+    with store.tree.lock(DRIVER_LOCK) as mine:
+        if not mine:
+            raise ConfigError(
+                f"the sweep {sweep!r} is being run already{_who(store)}; "
+                f"watch it with `deyo-sweep watch {sweep}`, or end it with `deyo-sweep cancel {sweep}`"
+            )
+        facts = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started_at": provenance.now(),
+            "address": place.address or "",
+            "submission_id": os.environ.get("DEYO_SUBMISSION_ID", ""),
+            "ended_at": "",
+        }
+        store.tree.replace(DRIVER_FILE, json.dumps(facts).encode(), durable=False)
+        try:
+            yield
+        finally:
+            facts["ended_at"] = provenance.now()
+            with contextlib.suppress(Exception):  # a full disk must not hide how the sweep ended
+                store.tree.replace(DRIVER_FILE, json.dumps(facts).encode(), durable=False)
+
+
+def _who(store: ParquetStore) -> str:
+    try:
+        facts = json.loads(store.tree.read(DRIVER_FILE))
+        return f" by process {facts['pid']} on {facts['host']} since {facts['started_at']}"
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _recorded_speeds(results: str, sweep: str) -> Any:
+    from orchestrator.cost import COLUMNS, CostModel
+    from orchestrator.results import open_results
+
+    return CostModel(open_results(results, sweep).runs(columns=COLUMNS).to_pylist())
