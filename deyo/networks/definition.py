@@ -39,7 +39,8 @@ class Weights(Protocol):
     def load(self, folder: Path | None, cache: Path | None) -> LoadedWeights:
         """Read (and if need be fetch) the weights.
 
-        ``folder`` is searched before any hub (it may also be the file itself). Raises ``DataError`` saying which file to put where.
+        ``folder`` is searched before any hub (it may also be the file itself). Raises ``DataError`` saying
+        which file to put where.
         """
 
 
@@ -68,16 +69,20 @@ class NetworkDefinition:
 class FileWeights:
     """Weights in a file: safetensors, or a checkpoint that ``torch.load(weights_only=True)`` accepts.
 
-    ``convert`` maps the file's state dict to the module's.
+    ``convert`` maps the file's state dict to the module's. ``bound`` is whatever else decides what the network
+    computes with them (architecture, normalisation) and is not in its name; ``missing`` is the error's text
+    where there is no such file.
     """
 
     path: Path
+    bound: str = ""
     convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     missing: str = ""
 
     def identity(self) -> str:
         self._check()
-        return f"sha256:{file_sha256(self.path)}"
+        tail = f"/{hashlib.sha256(self.bound.encode()).hexdigest()[:8]}" if self.bound else ""
+        return f"sha256:{file_sha256(self.path)}{tail}"
 
     def load(self, folder: Path | None, cache: Path | None) -> LoadedWeights:
         self._check()

@@ -66,12 +66,10 @@ def file_definition(rest: str) -> NetworkDefinition:
         num_classes=num_classes,
         image_size=notes.get("image_size") or shape.image_size,
     )
+    mean, std = _channels(path, notes, "mean", shape.mean), _channels(path, notes, "std", shape.std)
+    bound = json.dumps([notes["architecture"], notes.get("arguments"), num_classes, mean, std], sort_keys=True)
     return NetworkDefinition(
-        info=info,
-        build=shape.build,
-        mean=_channels(path, notes, "mean", shape.mean),
-        std=_channels(path, notes, "std", shape.std),
-        weights=FileWeights(path=path),
+        info=info, build=shape.build, mean=mean, std=std, weights=FileWeights(path=path, bound=bound)
     )
 
 

@@ -45,19 +45,29 @@ class HubWeights:
         else:
             path = self._find(weights_folder(folder)) or self._fetch(folder)
         digest = file_sha256(path)
-        self._check_digest(path, digest, cache)
         state = read_state(path)
-        if self.library == "timm":
-            state = self._as_timm_names_it(state)
-        return LoadedWeights(state=state, sha256=digest, source=self.identity())
+        published = _published_hash(path.name)
+        if published is not None and not digest.startswith(published):
+            raise DataError(
+                f"{path} is not what its name says: sha256 {published}... was expected, found {digest[:12]}...; "
+                f"delete it and fetch it again"
+            )
+        cleaned = self._as_timm_names_it(state) if self.library == "timm" else state
+        if cleaned is not None and published is None:
+            _check_first_seen(self.identity(), path, digest, (Path(cache) if cache else default_cache()) / "weights")
+        return LoadedWeights(state=cleaned or state, sha256=digest, source=self.identity())
 
-    def _as_timm_names_it(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """timm's own clean-up of published state dicts (old key names, resized embeddings)."""
+    def _as_timm_names_it(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """timm's own clean-up of published state dicts (old key names, resized embeddings); None if they do
+        not fit, which ``load_into`` then explains."""
         import timm
 
         overlay = {"state_dict": state, "custom_load": False}
         full = f"{self.name}.{self.tag}"
-        return timm.create_model(full, pretrained=True, pretrained_cfg_overlay=overlay).state_dict()
+        try:
+            return timm.create_model(full, pretrained=True, pretrained_cfg_overlay=overlay).state_dict()
+        except RuntimeError:
+            return None
 
     def file_names(self) -> list[str]:
         """Names under which the file is looked for in the weights folder, the published one first."""
@@ -120,35 +130,23 @@ class HubWeights:
             return Path(hf_hub_download(config.hf_hub_id, names[-1]))
 
     def _advice(self, folder: Path | None, error: Exception) -> str:
-        names = self.file_names()
+        names = "\n  ".join(self.file_names())
         place = weights_folder(folder)
-        where = f"the folder {place}" if place else "a folder, and name that folder by DEYO_WEIGHTS=FOLDER"
-        origin = self._url() if self.library == "torchvision" else self._hub_page()
-        reason = str(error).splitlines()[0] if str(error) else ""
+        where = f"the folder {place}" if place else "a folder, and set DEYO_WEIGHTS to that folder"
+        reason = str(error).splitlines()[0][:160] if str(error) else "no reason given"
         return (
             f"weights of {self.identity()} are not on this machine and no hub could be reached "
-            f"({type(error).__name__}: {reason[:160]}).\n"
-            f"Put the file {' or '.join(names)} into {where}.\n"
-            f"It is published at {origin}"
+            f"({type(error).__name__}: {reason}).\n"
+            f"Fetch {self._published_at()} elsewhere and put it into {where}, under any of these names:\n  {names}"
         )
 
-    def _hub_page(self) -> str:
+    def _published_at(self) -> str:
+        if self.library == "torchvision":
+            return self._url()
         from timm.models import get_pretrained_cfg
 
         config = get_pretrained_cfg(f"{self.name}.{self.tag}")
         return f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
-
-    def _check_digest(self, path: Path, digest: str, cache: Path | None) -> None:
-        """A tag must mean the same bytes for ever: by the hash in the published name, else as first seen."""
-        published = _published_hash(path.name)
-        if published is not None:
-            if not digest.startswith(published):
-                raise DataError(
-                    f"{path} is not what its name says: sha256 {published}... was expected, found "
-                    f"{digest[:12]}...; delete it and fetch it again"
-                )
-            return
-        _check_first_seen(self.identity(), path, digest, (Path(cache) if cache else default_cache()) / "weights")
 
 
 def _check_reachable() -> None:
@@ -170,7 +168,8 @@ def _published_hash(file_name: str) -> str | None:
 
 
 def _check_first_seen(tag: str, path: Path, digest: str, folder: Path) -> None:
-    """Remember a tag's sha256 for each file format; refuse another one later (tags have been re-uploaded)."""
+    """A tag must mean the same bytes for ever, and tags have been re-uploaded: remember the sha256 of the first
+    file that fitted, for each file format, and refuse another one later."""
     slug = re.sub(r"[^A-Za-z0-9._-]", "_", tag)
     note = folder / f"{slug}{path.suffix}.sha256"
     if note.is_file():

@@ -79,7 +79,8 @@ class Trainer:
         loss = (losses * weight).sum() / weight.sum().clamp(min=1)
         self._update(loss, skip=selected is not None and not bool(selected.any()))
         correct = (logits.detach().argmax(1) == y).sum()
-        self.sums += torch.stack([losses.detach().sum(), correct, weight.sum(), torch.ones_like(y).sum()])
+        self.sums[:3] += torch.stack([losses.detach().sum(), correct, weight.sum()])
+        self.sums[3] += len(y)
         self.step += 1
         if self.step % self.steps_per_epoch == 0 or self.step == self.total_steps:
             self.history.append(self.averages())
