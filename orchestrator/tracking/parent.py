@@ -68,11 +68,12 @@ class Parent:
             return self._finish()
         now = self._clock()
         if now - self._shown >= REFRESH_SECONDS:
+            fresh = self.refresh()
             self._shown = now
-            return self.refresh()
+            return fresh
         if now - self._beat >= HEARTBEAT_SECONDS:
-            self._beat = now
             self._remote.log(self.mlflow_id, tags={HEARTBEAT: str(int(now))})
+            self._beat = now
             return True
         return False
 

@@ -39,6 +39,7 @@ _EOF = ("eof",)
 def main() -> None:
     """Serve one sweep until "close" or the end of the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    os.nice(5)  # where cores are few, the runs come first
     statuses = _private_stdout()
     inbox = Inbox(sys.stdin.buffer)
     signal.signal(signal.SIGTERM, lambda *_: inbox.end())
@@ -140,7 +141,8 @@ class Service:
             traceback.print_exc()
             self._suffer(f"publisher: {type(error).__name__}: {error}")
             return False
-        self._outage, self._failures = "", 0
+        if worked:
+            self._outage, self._failures = "", 0
         return worked
 
     def _connect(self, info: SweepInfo) -> None:

@@ -36,12 +36,15 @@ class Publisher:
         self.ledger = Ledger(self.units, clock)
         self.parent = Parent(remote, source, info, clock)
         self.deleted: list[RemoteRun] = []
-        self.refusals: list[str] = []
+        self.refused = 0
+        self.first_refusal = ""
         self.published = 0
         self._writer = UnitWriter(remote, source, info.sweep)
         self._round: deque[str] = deque()
         self._next_round = self._next_look = 0.0
         self._stranded: list[tuple[RemoteRun, str]] = []
+        self._replaced: list[RemoteRun] = []
+        self._checked = False
         self._troubles = 0
 
     def sweep_finished(self, status: str) -> None:
@@ -57,6 +60,9 @@ class Publisher:
         if self._stranded:
             self._end_stranded()
             return True
+        if self._replaced:
+            self._tag_replaced()
+            return True
         unit = self._next_unit()
         if unit is not None:
             return self._publish(unit)
@@ -64,20 +70,24 @@ class Publisher:
             return self._take_backlog()
         if not self.ledger.open and self.ledger.waiting():
             return False
+        if not self.ledger.open and not self._checked:
+            self._compare()
+            self._checked = True
+            return True
         return self._parent_step()
 
     def idle(self) -> bool:
         """Whether all that is known is published."""
         ledger = self.ledger
-        pending = ledger.dirty or ledger.backlog or self._round or self._stranded
+        pending = ledger.dirty or ledger.backlog or self._round or self._stranded or self._replaced
         return self.parent.opened and not pending and self.parent.settled
 
     def status(self) -> Status:
         return Status(
             waiting=self.ledger.waiting(),
             published=self.published,
-            refused=len(self.refusals),
-            first_refusal=self.refusals[0] if self.refusals else "",
+            refused=self.refused,
+            first_refusal=self.first_refusal,
             deleted=len(self.deleted) + self.parent.gone,
             experiment_id=self.parent.experiment_id,
             idle=self.idle(),
@@ -105,16 +115,21 @@ class Publisher:
                 "--restore` brings it back"
             ) from None
         runs = self.remote.runs(experiment)
-        known = reconcile.by_key(runs, self.info.granularity)
-        found = reconcile.compare(self.source, known, self.info.granularity)
         self.parent.open(experiment, runs)
-        self.units.meet(known)
-        self.ledger.backlog.update(found.publish)
-        self._stranded = [(run, s) for run, s in found.stranded if run.key not in self.units.live]
-        self.deleted = found.deleted
+        self.units.meet(reconcile.by_key(runs, self.info.granularity))
+        self._compare()
         self._writer.experiment_id, self._writer.parent_id = experiment, self.parent.mlflow_id
         for unit in self.units.live.values():
             self.ledger.mark(unit)
+
+    def _compare(self) -> None:
+        """Queue what MLflow lacks of the committed runs, at the beginning and once more at the end."""
+        known, live = self.units.known, self.units.live
+        found = reconcile.compare(self.source, known, self.info.granularity)
+        self.ledger.backlog.update(found.publish)
+        self._stranded += [(run, status) for run, status in found.stranded if run.key not in live]
+        self._replaced = [run for run in found.replaced if run.key not in live]
+        self.deleted = found.deleted
 
     def _next_unit(self) -> Unit | None:
         """The next one of this round. A round visits every unit that had news when it began."""
@@ -162,10 +177,14 @@ class Publisher:
             self._refuse(unit, str(error))
 
     def _refuse(self, unit: Unit, why: str) -> None:
-        self.refusals.append(f"{naming.display_name(unit.axes, with_seed=not unit.grouped)}: {why}")
+        self._note_refusal(f"{naming.display_name(unit.axes, with_seed=not unit.grouped)}: {why}")
         self.ledger.let_go(unit)
         if unit.remote is not None and not unit.deleted:
             self._stranded.append((unit.remote, KILLED))
+
+    def _note_refusal(self, what: str) -> None:
+        self.refused += 1
+        self.first_refusal = self.first_refusal or what
 
     def _take_backlog(self) -> bool:
         """The next run to publish from the store."""
@@ -191,8 +210,18 @@ class Publisher:
                 self.remote.set_status(run.mlflow_id, status)
                 run.status = status
         except (GoneError, RefusedError) as error:
-            self.refusals.append(f"the end of run {run.mlflow_id}: {error}")
+            self._note_refusal(f"the end of run {run.mlflow_id}: {error}")
         self._stranded.pop()
+
+    def _tag_replaced(self) -> None:
+        """Tell apart what is no longer a result of the sweep (filter: tags.`deyo.stale` != 'true')."""
+        run = self._replaced[-1]
+        try:
+            self.remote.log(run.mlflow_id, tags={reconcile.STALE: "true"})
+        except (GoneError, RefusedError) as error:
+            self._note_refusal(f"run {run.mlflow_id}: {error}")
+        run.tags = {**run.tags, reconcile.STALE: "true"}
+        self._replaced.pop()
 
     def _parent_step(self) -> bool:
         try:
@@ -201,14 +230,14 @@ class Publisher:
             self.parent.lose()
             return True
         except RefusedError as error:
-            self.refusals.append(f"the sweep's own run: {error}")
+            self._note_refusal(f"the sweep's own run: {error}")
             self.parent.give_up()
             return True
         except OutageError as error:
             self._troubles += 1
             if self._troubles >= MAX_TROUBLES and self._answers():
                 self._troubles = 0
-                self.refusals.append(f"the sweep's own run: {error}")
+                self._note_refusal(f"the sweep's own run: {error}")
                 self.parent.give_up()
             raise
         self._troubles = 0

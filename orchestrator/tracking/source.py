@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deyo.types import ConfigError
+from orchestrator import schema
 from orchestrator.tracking.naming import axes, group_key
 from orchestrator.types import Failure, PlannedRun
 
@@ -91,8 +93,11 @@ class StoreSource:
     def refresh(self) -> None:
         from orchestrator import open_results
 
-        self._results = open_results(self._root, self._sweep)
-        self._runs = self._results.runs()
+        try:
+            self._results = open_results(self._root, self._sweep)
+            self._runs = self._results.runs()
+        except ConfigError:  # nothing of this sweep has been written yet
+            self._results, self._runs = None, schema.RUNS.empty_table()
         self._index = {run_id: i for i, run_id in enumerate(self._runs["run_id"].to_pylist())}
         self._groups = None
         self._cached = {}
@@ -125,7 +130,7 @@ class StoreSource:
 
     def aggregates(self) -> list[dict[str, Any]]:
         self._table()
-        return self._results.aggregates().to_pylist()
+        return self._results.aggregates().to_pylist() if self._results is not None else []
 
     def tables(self) -> Mapping[str, str]:
         from orchestrator.tables.data import from_runs
@@ -144,11 +149,11 @@ class StoreSource:
 
     def failures(self) -> Mapping[str, Failure]:
         self._table()
-        return self._results.failures()
+        return self._results.failures() if self._results is not None else {}
 
     def planned(self) -> Sequence[PlannedRun]:
         self._table()
-        plan = self._results.plan()
+        plan = self._results.plan() if self._results is not None else None
         return plan.runs if plan is not None else ()
 
     def _table(self) -> pa.Table:

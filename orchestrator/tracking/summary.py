@@ -93,43 +93,33 @@ def group_points(members: Iterable[Mapping[str, float]], when: int) -> list[Poin
 
 
 def sweep_points(aggregates: Sequence[Mapping[str, Any]], when: int, committed: int) -> list[Point]:
-    """The parent's metrics: ``accuracy/deyo resnet50-gn gaussian_noise-5`` and its ``… std``, at step
+    """The parent's metrics: ``accuracy/DeYO resnet50-gn gaussian_noise-5 ...`` and its ``... std``, at step
     ``committed`` (runs in the store), so that the points of one state of the store are always the same.
 
-    Beyond 500 metrics only the means over conditions would be readable in the UI: then each (label, model,
-    scenario) has one metric, the plain mean over its conditions. The table among the artifacts has all.
+    More than 500 would be of no use in the UI: then only averages over corruptions are taken, and at most 500.
+    The table among the artifacts has all.
     """
-    rows = [r for r in aggregates if _finite(r.get("mean"))]
-    named = [(_aggregate_name(r, r), r["mean"], r["std"]) for r in rows if r["metric"] in MEANS[:4]]
-    if len(named) > MAX_SWEEP_METRICS:
-        named = _over_conditions(rows)
+    rows = [r for r in aggregates if r["metric"] in MEANS[:4] and _finite(r["mean"])]
+    if len(rows) > MAX_SWEEP_METRICS:
+        rows = [r for r in rows if r["corruption"] in (None, "average")][:MAX_SWEEP_METRICS]
     points = []
-    for name, mean, std in named[:MAX_SWEEP_METRICS]:
-        points.append(Point(clean_key(name), float(mean), when, committed))
-        if _finite(std):
-            points.append(Point(clean_key(f"{name} std"), float(std), when, committed))
+    for row in rows:
+        name = aggregate_name(row)
+        points.append(Point(clean_key(name), float(row["mean"]), when, committed))
+        if _finite(row["std"]):
+            points.append(Point(clean_key(f"{name} std"), float(row["std"]), when, committed))
     return points
 
 
-def _over_conditions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, None]]:
-    gathered: dict[str, list[float]] = {}
-    for row in rows:
-        if row["metric"] in ("accuracy", "worst_group_accuracy"):
-            gathered.setdefault(_aggregate_name(row, None), []).append(float(row["mean"]))
-    return [(name, math.fsum(values) / len(values), None) for name, values in gathered.items()]
-
-
-def _aggregate_name(row: Mapping[str, Any], of: Mapping[str, Any] | None) -> str:
-    parts = [row["label"] or row["method"], row["model"]]
-    if of is None:
-        parts.append("mean over conditions")
-    elif of.get("corruption"):
-        parts.append(f"{of['corruption']}-{of['severity']}" if of.get("severity") is not None else of["corruption"])
+def aggregate_name(row: Mapping[str, Any]) -> str:
+    """A metric name for one row of ``aggregates``; rows that differ in any axis have different names."""
+    severity = f"-{row['severity']}" if row["severity"] is not None else ""
+    parts = [row["label"] or row["method"], row["model"], f"{row['corruption'] or 'all'}{severity}"]
     parts += [row["benchmark"], row["scenario"]]
-    options = row.get("scenario_options")
+    options = row["scenario_options"]
     if options and options != "{}":
         parts.append(options.strip("{}").replace('"', "").replace(",", " "))
-    parts.append(f"batch {row['batch_size']}")
+    parts += [f"batch {row['batch_size']}", row["protocol"], row["precision"]]
     return f"{row['metric']}/" + " ".join(str(p) for p in parts)
 
 

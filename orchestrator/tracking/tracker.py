@@ -195,7 +195,14 @@ class MlflowTracker:
         return before or ("group" if len(plan.runs) > AUTO_GROUP_ABOVE else "run")
 
     def _start_process(self) -> None:
-        environment = {**os.environ, URI_VARIABLE: self._uri, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        here = str(Path(__file__).resolve().parents[2])
+        environment = {
+            **os.environ,
+            URI_VARIABLE: self._uri,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH")) if p),
+        }
         with local.log_file(self._root, self._sweep) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.tracking.process"],
@@ -259,8 +266,3 @@ class MlflowTracker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(3)
                 return
-
-
-def log_location(root: str, sweep: str) -> Path:
-    """Where the publisher's own messages are."""
-    return local.log_path(root, sweep)

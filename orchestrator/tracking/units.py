@@ -37,11 +37,20 @@ class Units:
             unit = self.live[key] = self._new_unit(key, axes)
         member = unit.members.get(run_id)
         if member is None:
+            if unit.grouped:
+                self._drop_predecessor(unit, axes)
             seeds = {"seed": axes["seed"], "pretrain_seed": axes.get("pretrain_seed")}
             member = unit.members[run_id] = Member(run_id=run_id, **seeds)
             _doubt(unit, member)
         self._unit_of[run_id] = key
         return unit, member
+
+    def _drop_predecessor(self, unit: Unit, axes: Mapping[str, Any]) -> None:
+        """The run of the same seed that this one replaces (newer code or weights) no longer counts."""
+        for run_id, other in list(unit.members.items()):
+            if (other.seed, other.pretrain_seed) == (axes["seed"], axes.get("pretrain_seed")):
+                del unit.members[run_id]
+                self._unit_of.pop(run_id, None)
 
     def key(self, run_id: str, axes: Mapping[str, Any]) -> str:
         return group_key(axes) if self._info.granularity == "group" else run_id

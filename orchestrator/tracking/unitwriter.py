@@ -45,6 +45,8 @@ class UnitWriter:
                 return self._publish(unit, sweep_open)
         except GoneError:
             unit.deleted = True
+            if unit.remote is not None:
+                unit.remote.deleted = True
             _let_go(unit)
             return 0
 
