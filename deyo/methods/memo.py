@@ -23,13 +23,14 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from deyo.augment import augmix, content_keys
 from deyo.losses import entropy, finite_rows, quiet
-from deyo.norms import NormState, RunBatchNorm, run_norm_for
+from deyo.norms import NormState, RunBatchNorm, run_norm_for, widened
 from deyo.precision import check_profile, numerics, parameter_dtype
 from deyo.protocols import Situation
 from deyo.settings import setting
@@ -43,8 +44,6 @@ _VIEWS_AT_ONCE = 1024
 _SMALL_IMAGES_AT_ONCE = 8
 _ADAM_BETAS = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
-
-Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +76,11 @@ class MEMOSettings:
 class MEMO:
     """R·B images, each on its own: R runs cost what R times as many images do, and share nothing.
 
-    ``context.options["memo_images_at_once"]`` is how many images one vectorised step holds (each with its own
-    gradients of all parameters); by default 8 up to 64 px, where a single image leaves a GPU idle, and 1 above.
-    ``report``: entropy and prediction are those after the step; ``passed_both`` marks the images stepped on;
-    a run counts as skipped if none of its images was. Nothing is reset in the report's sense.
+    ``source`` [P] holds all parameters, end to end. ``context.options["memo_images_at_once"]`` is how many
+    images one vectorised step holds (each with its own gradients of all parameters); by default 8 up to 64 px,
+    where a single image leaves a GPU idle, and 1 above. ``report``: entropy and prediction are those after the
+    step; ``passed_both`` marks the images stepped on; a run counts as skipped if none of its images was.
+    Nothing is reset in the report's sense.
     """
 
     name: ClassVar[str] = "memo"
@@ -95,7 +95,12 @@ class MEMO:
         self.settings = list(settings)
         self.dtype = parameter_dtype(context.precision)
         self.module = _with_prior(context.network.module).to(context.device, self.dtype)
-        self.source: Weights = {name: p.detach() for name, p in self.module.named_parameters()}
+        self.batch_norms = [m for m in self.module.modules() if isinstance(m, PriorBatchNorm)]
+        named = dict(self.module.named_parameters())
+        self.shapes = {name: p.shape for name, p in named.items()}
+        self.source = torch.cat([p.detach().flatten() for p in named.values()])
+        on_gpu = context.device.type == "cuda"
+        self.memory_format = torch.channels_last if on_gpu else torch.contiguous_format
         columns = context.class_columns
         self.columns = None if columns is None else torch.as_tensor(columns, device=context.device)
         self.seeds = torch.tensor([int(s) for s in context.seeds], device=context.device)
@@ -116,7 +121,7 @@ class MEMO:
         keys = content_keys(self.seeds, pixels)
         answers: list[Tensor] = []
         updated: list[Tensor] = []
-        with numerics(self.context.precision, self.context.device):
+        with numerics(self.context.precision, autocast_on=self.context.device):
             for run, settings in enumerate(self.settings):
                 logits, stepped = self._episodes(pixels[run], keys[run], settings)
                 answers.append(logits)
@@ -150,9 +155,9 @@ class MEMO:
         network = self.context.network
         make = partial(augmix, pixels, keys=keys, mean=network.mean, std=network.std, dtype=self.dtype)
         views = make(copies=settings.views).transpose(0, 1)
+        together = self._images_at_once(pixels.shape[-1])
         images = self._normalize(pixels)
         episode = partial(self._episode, settings=settings)
-        together = self._images_at_once(pixels.shape[-1])
         parts = []
         for start in range(0, len(pixels), together):
             inputs = views[start : start + together], images[start : start + together]
@@ -160,31 +165,33 @@ class MEMO:
                 with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no vectorised form
                     parts.append(vmap(episode)(*inputs))
             else:
-                parts.append(tuple(v.unsqueeze(0) for v in episode(inputs[0][0], inputs[1][0])))
+                one = inputs[0][0].contiguous(memory_format=self.memory_format), inputs[1][0]
+                parts.append(tuple(v.unsqueeze(0) for v in episode(*one)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def _episode(self, views: Tensor, image: Tensor, *, settings: MEMOSettings) -> tuple[Tensor, Tensor]:
         """One image: views [N, 3, H, W], image [3, H, W] -> logits [C] after the steps, and whether they count."""
-        weights = self.source
-        moments: tuple[Weights, Weights] | None = None
+        theta = self.source
+        moments = (torch.zeros_like(theta), torch.zeros_like(theta)) if settings.optimizer == "adamw" else None
         good = torch.ones((), dtype=torch.bool, device=views.device)
-        forward = partial(self._forward, settings=settings)
+        loss_of = grad_and_value(lambda theta: marginal_entropy(self._forward(theta, views, settings)))
         for step in range(1, settings.steps + 1):
-            gradient, loss = grad_and_value(lambda w: marginal_entropy(forward(w, views)))(weights)
-            for value in (loss, *gradient.values()):
-                good = good & torch.isfinite(value).all()
-            if settings.optimizer == "sgd":
-                weights = {n: w - settings.learning_rate * gradient[n] for n, w in weights.items()}
+            gradient, loss = loss_of(theta)
+            good = good & torch.isfinite(loss) & torch.isfinite(gradient).all()
+            if moments is None:
+                theta = theta - settings.learning_rate * gradient
             else:
-                weights, moments = _adamw(weights, gradient, moments, step, settings)
-        chosen = {name: torch.where(good, w, self.source[name]) for name, w in weights.items()}
+                theta, moments = _adamw(theta, gradient, moments, step, settings)
+        theta = torch.where(good, theta, self.source)
         with torch.no_grad():
-            return forward(chosen, image.unsqueeze(0)).squeeze(0), good
+            return self._forward(theta, image.unsqueeze(0), settings).squeeze(0), good
 
-    def _forward(self, weights: Weights, x: Tensor, *, settings: MEMOSettings) -> Tensor:
-        for module in self.module.modules():
-            if isinstance(module, PriorBatchNorm):
-                module.prior = settings.prior
+    def _forward(self, theta: Tensor, x: Tensor, settings: MEMOSettings) -> Tensor:
+        """Logits [n, C] of x [n, 3, H, W] with all parameters read from theta [P]."""
+        for layer in self.batch_norms:
+            layer.prior = settings.prior
+        pieces = theta.split([shape.numel() for shape in self.shapes.values()])
+        weights = {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces)}
         logits = functional_call(self.module, weights, (x,)).to(self.dtype)
         return logits if self.columns is None else logits[..., self.columns]
 
@@ -234,16 +241,13 @@ class PriorBatchNorm(RunBatchNorm):
 
     def normalize(self, x: Tensor) -> Tensor:
         mean, var = self.running_mean, self.running_var
-        values = x[:, 0].numel()
-        if self.prior < 1 and values > 1:
+        wide = widened(x)
+        if self.prior < 1 and wide[:, 0].numel() > 1:
             axes = (0, *range(2, x.dim()))
-            wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
-            current_var, current_mean = torch.var_mean(wide, dim=axes, correction=1)
+            current_var, current_mean = torch.var_mean(wide.detach(), dim=axes, correction=1)
             mean = self.prior * mean + (1 - self.prior) * current_mean
             var = self.prior * var + (1 - self.prior) * current_var
-        scale = (var + self.eps).rsqrt() * self.weight
-        shape = (-1, *[1] * (x.dim() - 2))
-        return (x * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
+        return F.batch_norm(wide, mean, var, self.weight, self.bias, False, 0.0, self.eps).to(x.dtype)
 
 
 def _with_prior(module: nn.Module) -> nn.Module:
@@ -257,21 +261,12 @@ def _with_prior(module: nn.Module) -> nn.Module:
 
 
 def _adamw(
-    weights: Weights,
-    gradient: Weights,
-    moments: tuple[Weights, Weights] | None,
-    step: int,
-    settings: MEMOSettings,
-) -> tuple[Weights, tuple[Weights, Weights]]:
+    theta: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int, settings: MEMOSettings
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """One step of torch.optim.AdamW (defaults beside rate and decay) without touching its inputs."""
     first, second = _ADAM_BETAS
-    rate = settings.learning_rate
-    old = moments or ({n: torch.zeros_like(g) for n, g in gradient.items()},) * 2
-    mean = {n: first * old[0][n] + (1 - first) * g for n, g in gradient.items()}
-    square = {n: second * old[1][n] + (1 - second) * g * g for n, g in gradient.items()}
-    new = {}
-    for name, weight in weights.items():
-        spread = (square[name] / (1 - second**step)).sqrt() + _ADAM_EPSILON
-        decayed = weight * (1 - rate * settings.weight_decay)
-        new[name] = decayed - rate / (1 - first**step) * mean[name] / spread
-    return new, (mean, square)
+    mean = first * moments[0] + (1 - first) * gradient
+    square = second * moments[1] + (1 - second) * gradient * gradient
+    spread = (square / (1 - second**step)).sqrt() + _ADAM_EPSILON
+    decayed = theta * (1 - settings.learning_rate * settings.weight_decay)
+    return decayed - settings.learning_rate / (1 - first**step) * mean / spread, (mean, square)

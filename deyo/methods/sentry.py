@@ -88,6 +88,12 @@ class SENTRY(LockstepMethod):
         self.magnitude = torch.tensor(self._each("magnitude"), dtype=torch.float64)
         for name, initial in self.initial_state().items():
             setattr(self, name, initial)
+        self.capturable = not isinstance(self.network, WholeNetworks)
+        # Views are drawn on the host, so it keeps its own count of steps: reading the device's would wait for it.
+        self._host_seeds = self.seeds.cpu()
+        self._host_steps = 0
+        self._buffers: dict[torch.Size, Tensor] = {}
+        self.views: Tensor
 
     @classmethod
     def defaults(cls, situation: Situation) -> Mapping[str, Any]:
@@ -101,11 +107,25 @@ class SENTRY(LockstepMethod):
         queue = torch.zeros(self.context.runs, self.queue_length, dtype=torch.int64, device=self.device)
         return {"queue": queue, "pointer": queue[:, 0].clone()}
 
-    def adapt(self, pixels: Tensor) -> Tensor:
+    def step(self, pixels: Tensor) -> Tensor:
+        """See ``LockstepMethod.step``. The committee's views are made first, outside of what may be captured."""
+        views = self._make_views(pixels)
+        # One place for each batch size, which a captured step goes on reading.
+        self.views = self._buffers.setdefault(pixels.shape, torch.empty_like(views))
+        self.views.copy_(views)
+        logits = super().step(pixels)
+        self._host_steps += 1
+        return logits
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._host_steps = int(self.steps)
+
+    def adapt(self, pixels: Tensor) -> None:
         first = self.forward_first(pixels)
         label = first.logits.argmax(-1)
         self._enqueue(label, first.finite)
-        agreeing, disagreeing, votes, finite = self._vote(pixels, first, label)
+        agreeing, disagreeing, votes, finite = self._vote(first, label)
         majority = self.committee // 2 + 1
         consistent = first.finite & (votes >= majority)
         inconsistent = first.finite & (self.committee - votes >= majority)
@@ -118,16 +138,15 @@ class SENTRY(LockstepMethod):
         report = self.make_report(first, passed_both=consistent, skipped=~stepped)
         report.forwards = report.forwards * (1 + self.committee)
         report.backwards = stepped * (batch + (consistent | inconsistent).sum(1))
-        return first.logits
 
-    def _vote(self, pixels: Tensor, first: Forward, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _vote(self, first: Forward, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits [R, B, C] of the last agreeing and the last disagreeing view, votes for ``label`` int64 [R, B],
         and whether all samples of a run were finite in all forwards, bool [R].
         """
         agreeing = disagreeing = torch.zeros_like(first.safe.detach())
         votes = torch.zeros_like(label)
         finite = first.finite.all(1)
-        for view in self._views(pixels):
+        for view in self.views:
             logits = self.network(view, statistics="batch")
             finite = finite & finite_rows(logits.detach()).all(1)
             logits = quiet(logits)
@@ -137,18 +156,18 @@ class SENTRY(LockstepMethod):
             votes = votes + agrees
         return agreeing, disagreeing, votes, finite
 
-    def _views(self, pixels: Tensor) -> Tensor:
+    def _make_views(self, pixels: Tensor) -> Tensor:
         """The committee's views, [committee, R, B, 3, H, W] normalised."""
         runs, batch = pixels.shape[:2]
         views = randaugment(
             pixels.flatten(0, 1),
             copies=self.committee,
-            keys=step_keys(self.seeds, self.steps, batch).flatten(),
+            keys=step_keys(self._host_seeds, self._host_steps, batch).flatten(),
             mean=self.network.mean,
             std=self.network.std,
             magnitude=self.magnitude.repeat_interleave(batch),
             operations=self.operations,
-            dtype=self.network.dtype,
+            dtype=self.network.activations,
         )
         return views.view(self.committee, runs, batch, *pixels.shape[2:])
 

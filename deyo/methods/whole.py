@@ -27,12 +27,12 @@ class WholeNetworks(nn.Module):
         one = dataclasses.replace(context, seeds=context.seeds[:1])
         self.inner = RunsNetwork(one, None)
         self.dtype = self.inner.dtype
-        self.batch_norms = self.inner.batch_norms
+        self.activations = self.inner.activations
         self.mean, self.std = self.inner.mean, self.inner.std
         named = dict(self.inner.module.named_parameters())
         self.adapted_tensor_names = list(named)
-        self.shapes = [p.shape for p in named.values()]
-        source = torch.cat([p.detach().flatten() for p in named.values()])
+        self.like = list(named.values())
+        source = torch.cat([p.detach().flatten().to(self.dtype) for p in self.like])
         self.register_buffer("source_theta", source.unsqueeze(0))
         self.theta = nn.Parameter(source.repeat(context.runs, 1))
         self.parameters_adapted = [self.theta]
@@ -55,9 +55,10 @@ class WholeNetworks(nn.Module):
             self.theta.copy_(self.source_theta.expand_as(self.theta))
 
     def _run(self, weights: Tensor, x: Tensor, statistics: str) -> Tensor:
-        pieces = weights.split([shape.numel() for shape in self.shapes])
+        pieces = weights.split([p.numel() for p in self.like])
+        # Under bf16 theta stays in float32, and each forward reads it in the layers' own dtype.
         named = {
-            f"module.{name}": piece.view(shape)
-            for name, piece, shape in zip(self.adapted_tensor_names, pieces, self.shapes)
+            f"module.{name}": piece.view(own.shape).to(own.dtype)
+            for name, piece, own in zip(self.adapted_tensor_names, pieces, self.like)
         }
         return functional_call(self.inner, named, (x.unsqueeze(0),), {"statistics": statistics}).squeeze(0)

@@ -162,6 +162,16 @@ def test_runs_side_by_side_equal_runs_alone() -> None:
     assert method_lockstep("memo")
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bf16_runs_and_stays_near_float32(name: str) -> None:
+    network, stream, _ = network_for(name)
+    settings = [Settings(views=4, learning_rate=1e-3)]
+    exact, coarse = (make(network, settings, precision=p).step(rgb(stream[0][:4])) for p in ("float32", "bf16"))
+    assert coarse.dtype == torch.float32
+    assert (exact - coarse).abs().mean() < 0.1 * exact.abs().mean()
+    assert not torch.equal(exact, coarse)
+
+
 class Poisoned(nn.Module):
     """A network whose answer to bright images is NaN."""
 

@@ -189,6 +189,20 @@ def test_batch_size_one_has_a_defined_answer(name: str) -> None:
     assert torch.isfinite(method.network.theta).all()
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("parameters", ["norm", "all"])
+def test_bf16_runs_and_stays_near_float32(name: str, parameters: str) -> None:
+    network = network_for(name)[0]
+    settings = [Settings(learning_rate=1e-3, adapted="all", parameters=parameters)]
+    exact, coarse = (make(network, settings, precision=p) for p in ("float32", "bf16"))
+    for pixels in batches(name, 2, 16):
+        logits = exact.step(pixels), coarse.step(pixels)
+        assert logits[1].dtype == torch.float32
+        assert (logits[0] - logits[1]).abs().mean() < 0.1 * logits[0].abs().mean()
+    assert torch.isfinite(coarse.network.theta).all()
+    assert not torch.equal(coarse.network.theta, coarse.network.source_theta)
+
+
 class Poisoned(nn.Module):
     """A network whose answer to bright images is NaN."""
 
