@@ -58,7 +58,7 @@ def expand(spec: SweepSpec, catalog: Catalog | None = None) -> list[RunConfig]:
 def expansion(spec: SweepSpec, catalog: Catalog | None = None) -> list[Expanded]:
     """Like ``expand``, with what was merged."""
     catalog = catalog or Catalog()
-    _check_size(spec, catalog)
+    _check_size(spec)
     _check_shared(spec, catalog)
     merged: dict[str, Expanded] = {}
     for index, grid in enumerate(spec.runs):
@@ -215,7 +215,7 @@ def _check_network(model: str, place: _Place, catalog: Catalog) -> bool:
     return False
 
 
-def _check_size(spec: SweepSpec, catalog: Catalog) -> None:
+def _check_size(spec: SweepSpec) -> None:
     """Refuse products beyond ``MAX_RUNS`` by arithmetic alone."""
     total = 0
     for index, grid in enumerate(spec.runs):

@@ -58,7 +58,7 @@ def _by_job(address: str, script: Path, questions: str, timeout: float) -> str:
     os.environ.setdefault("RAY_AUTH_MODE", token_in_use().mode)
     code = base64.b64encode(script.read_bytes()).decode()
     call = f"import base64;exec(base64.b64decode('{code}'))"
-    entrypoint = shlex.join(["python", "-c", call, "auto", questions, str(timeout / 2)])
+    entrypoint = shlex.join(["python", "-P", "-c", call, "auto", questions, str(timeout / 2)])
     try:
         client = JobSubmissionClient(address)
         job = client.submit_job(entrypoint=entrypoint, metadata={"deyo-sweep": "doctor"})

@@ -21,17 +21,30 @@ from orchestrator.suggest import shown
 
 Key = tuple[str | int, ...]
 
-MAX_BYTES = 2_000_000
-MAX_VALUES = 200_000
+MAX_BYTES = 200_000
+MAX_VALUES = 10_000
 MAX_DEPTH = 40
 MAX_DIGITS = 30
+_TOO_LARGE = f"more than {MAX_DEPTH} levels or {MAX_VALUES:,} values (many aliases, or one that contains itself?)"
 
 _PLAIN = {f"tag:yaml.org,2002:{t}" for t in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")}
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads ``1e-3`` as a number."""
+    """SafeLoader that reads ``1e-3`` as a number, and stops as soon as a file is too deep or too long."""
+
+    depth = 0
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        self.nodes += 1
+        if self.depth > MAX_DEPTH or self.nodes > MAX_VALUES:
+            raise yaml.composer.ComposerError(None, None, _TOO_LARGE, self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -117,8 +130,6 @@ def _parse(text: str, path: str, lines: dict[Key, int] | None) -> Any:
         raise ConfigError(f"{at}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
 
 
 class _Builder:
@@ -137,9 +148,7 @@ class _Builder:
     def build(self, node: yaml.Node, key: Key) -> Any:
         self.values += 1
         if self.values > MAX_VALUES or len(key) > MAX_DEPTH:
-            raise ConfigError(
-                f"{self.at(node.start_mark)}: too large or too deep (many aliases, or one that contains itself)"
-            )
+            raise ConfigError(f"{self.at(node.start_mark, key[:4])}: {_TOO_LARGE}")
         if self.lines is not None:
             self.lines.setdefault(key, node.start_mark.line + 1)
         if node.tag not in _PLAIN:

@@ -54,7 +54,7 @@ def _switch(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Names = Annotated[list[Text], Field(min_length=1, max_length=1000)]
-Seeds = Annotated[list[Seed], Field(min_length=1, max_length=10_000)]
+Seeds = Annotated[list[Seed], Field(min_length=1, max_length=5_000)]
 OneOrMoreNames = Annotated[Names, BeforeValidator(_listed)]
 BatchSizes = Annotated[
     list[Annotated[int, Field(ge=1, le=65_536)]],
@@ -108,7 +108,10 @@ class Grid(_Model):
 
 
 class Mlflow(_Model):
-    """Where runs are tracked. Credentials come from MLFLOW_TRACKING_USERNAME, _PASSWORD and _TOKEN alone."""
+    """Where runs are tracked: an MLflow URI, "auto" (MLFLOW_TRACKING_URI, else SQLite beside the results) or "none".
+
+    Credentials come from MLFLOW_TRACKING_USERNAME, _PASSWORD and _TOKEN alone.
+    """
 
     enabled: bool = True
     tracking_uri: Text | None = None
@@ -123,7 +126,7 @@ class Mlflow(_Model):
                 "a password does not belong in a spec; set MLFLOW_TRACKING_URI in the environment instead "
                 "(or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for an http server)"
             )
-        if value is not None and ("://" not in value or value.startswith("file:")):
+        if value not in (None, "auto", "none") and ("://" not in value or value.startswith("file:")):
             raise ValueError(
                 "MLflow no longer writes to plain folders; write `tracking_uri: sqlite:///results/mlflow.db`"
             )

@@ -1,0 +1,108 @@
+"""The cost model: recorded speeds first, published ones next, and no guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.cost import COLUMNS, CostModel
+from orchestrator.schema import RUNS
+from orchestrator.types import PlannedRun, RunConfig, RunStatus
+
+H100 = "NVIDIA H100 80GB HBM3"
+CONFIG = RunConfig(
+    benchmark="imagenet-c",
+    scenario="mild",
+    model="resnet50-bn",
+    method="deyo",
+    label="deyo",
+    settings={},
+    seed=0,
+    batch_size=64,
+    corruption="contrast",
+    severity=5,
+)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    values = {
+        "benchmark": "imagenet-c",
+        "scenario": "mild",
+        "corruptions": None,
+        "max_images": None,
+        "method": "deyo",
+        "model": "resnet50-bn",
+        "batch_size": 64,
+        "precision": "tf32",
+        "device_name": "card",
+        "images": 1000,
+        "seconds": 2.0,
+        "decode_seconds": 0.0,
+        "group_size": 1,
+    }
+    assert values.keys() == set(COLUMNS)
+    assert set(COLUMNS) <= set(RUNS.names)
+    return values | changes
+
+
+def planned(*configs: RunConfig) -> list[PlannedRun]:
+    return [PlannedRun(run_id=str(i), config=c, status=RunStatus.NEW) for i, c in enumerate(configs)]
+
+
+def test_recorded_speeds_are_medians_and_include_the_share_of_decoding() -> None:
+    rows = [row(seconds=s, decode_seconds=4.0, group_size=4) for s in (1.0, 2.0, 9.0)]
+    model = CostModel(rows)
+    assert model.device == "card"
+    assert model.seconds(CONFIG) == pytest.approx(1000 * (2.0 + 1.0) / 1000)
+
+
+def test_published_speeds_stand_in_on_their_own_device() -> None:
+    model = CostModel()
+    assert model.device == H100
+    assert model.seconds(CONFIG) == pytest.approx(50_000 / 1396)
+    estimate = model.estimate(planned(CONFIG))
+    assert estimate.hours == pytest.approx(50_000 / 1396 / 3600)
+    assert "published" in estimate.text()
+    assert "GPU-hours" in estimate.text()
+
+
+def test_what_is_not_known_is_said_and_not_guessed() -> None:
+    unknown = replace(CONFIG, method="memo")
+    model = CostModel()
+    assert model.seconds(unknown) is None
+    estimate = model.estimate(planned(CONFIG, unknown, unknown))
+    assert estimate.unknown == {("memo", "resnet50-bn"): 2}
+    assert "not counting memo on resnet50-bn" in estimate.text()
+    assert "cost unknown" in model.estimate(planned(unknown)).text()
+    assert CostModel([row()]).seconds(replace(CONFIG, precision="bf16")) is None, "another precision, another speed"
+
+
+def test_streams_are_as_long_as_their_scenario_makes_them() -> None:
+    model = CostModel()
+    corruptions = tuple("abc")
+    assert model.images(CONFIG) == 50_000
+    assert model.images(replace(CONFIG, scenario="label-shift")) == 100_000
+    assert model.images(replace(CONFIG, scenario="mixed", corruption=None, corruptions=corruptions)) == 150_000
+    assert model.images(replace(CONFIG, max_images=128)) == 128
+    assert model.images(replace(CONFIG, benchmark="image-folder")) is None
+    assert model.images(replace(CONFIG, benchmark="image-folder", max_images=64)) == 64
+
+
+def test_recorded_lengths_win() -> None:
+    assert CostModel([row(benchmark="image-folder", images=77)]).images(replace(CONFIG, benchmark="image-folder")) == 77
+
+
+def test_cpu_hours_are_called_so() -> None:
+    assert (
+        "CPU-hours on cpu, from recorded speeds" in CostModel([row(device_name="cpu")]).estimate(planned(CONFIG)).text()
+    )
+
+
+def test_rows_without_figures_teach_nothing() -> None:
+    assert CostModel([row(images=0), row(seconds=None)]).seconds(replace(CONFIG, method="memo")) is None
+
+
+def test_nothing_to_run_costs_nothing() -> None:
+    assert CostModel().estimate([]).text() == "nothing to run"
