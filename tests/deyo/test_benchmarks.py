@@ -1,0 +1,107 @@
+"""The registry of benchmarks, and those on bundled digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmark_trees import opened
+
+from deyo.benchmarks import benchmark_info, benchmark_names, open_benchmark
+from deyo.benchmarks.info import find_root
+from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, jpeg_round_trip
+from deyo.types import ConfigError, DataError
+
+
+def test_every_benchmark_tells_its_facts_without_data():
+    assert {"imagenet-c", "imagenet-r", "visda-2021", "waterbirds", "colored-mnist", "colored-digits"} <= set(
+        benchmark_names()
+    )
+    assert {"digits-c", "cifar10-c", "cifar10-jpeg", "image-folder"} <= set(benchmark_names())
+    for name in benchmark_names():
+        info = benchmark_info(name)
+        assert info.name == name
+        assert info.scenarios
+    assert benchmark_info("imagenet-c").corruptions == CORRUPTIONS + EXTRA_CORRUPTIONS
+    assert not benchmark_info("imagenet-c").generated
+    assert benchmark_info("image-folder").generated
+    assert benchmark_info("waterbirds").group_names == (
+        "landbird-land",
+        "landbird-water",
+        "waterbird-land",
+        "waterbird-water",
+    )
+
+
+def test_wrong_names_and_options_are_explained():
+    with pytest.raises(ConfigError, match="Did you mean imagenet-c"):
+        benchmark_info("imagenet_c")
+    with pytest.raises(ConfigError, match="Did you mean recipe"):
+        benchmark_info("colored-mnist", recpe="paper")
+    with pytest.raises(ConfigError, match="official"):
+        benchmark_info("colored-mnist", recipe="theirs")
+    with pytest.raises(ConfigError, match="numpy_seed"):
+        benchmark_info("colored-mnist", numpy_seed="2024")
+    with pytest.raises(ConfigError, match="num_classes"):
+        benchmark_info("image-folder", num_classes=1)
+
+
+def test_missing_data_says_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.delenv("DEYO_DATA", raising=False)
+    monkeypatch.delenv("DEYO_DATA_IMAGENET_C", raising=False)
+    with pytest.raises(DataError, match="DEYO_DATA_IMAGENET_C"):
+        open_benchmark("imagenet-c", cache=tmp_path).images("fog", 1)
+    with pytest.raises(DataError, match="not a directory"):
+        opened("imagenet-c", tmp_path).images("fog", 1)
+
+
+def test_data_is_found_by_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEYO_DATA", str(tmp_path))
+    monkeypatch.delenv("DEYO_DATA_IMAGENET_C", raising=False)
+    assert find_root("imagenet-c", None) == tmp_path / "imagenet-c"
+    monkeypatch.setenv("DEYO_DATA_IMAGENET_C", "/elsewhere")
+    assert find_root("imagenet-c", None) == Path("/elsewhere")
+    assert find_root("imagenet-c", "/given") == Path("/given")
+
+
+def test_digits_c(tmp_path):
+    benchmark = open_benchmark("digits-c", cache=tmp_path)
+    train, clean = benchmark.train_images(), benchmark.images_clean()
+    assert (len(train), len(clean)) == (797, 1000)
+    noisy = benchmark.images("gaussian_noise", 5)
+    assert noisy.pixels.shape == (1000, 32, 32, 3)
+    assert np.array_equal(noisy.labels, clean.labels)
+    assert set(noisy.labels) == set(range(10))
+    some = np.array([0, 500, 999])
+    again = corrupt(torch.from_numpy(clean.pixels[some]), "gaussian_noise", 5, seed=0, indices=torch.from_numpy(some))
+    assert np.array_equal(jpeg_round_trip(again, 85).numpy(), noisy.pixels[some])
+    assert len({benchmark.images("gaussian_noise", s).fingerprint for s in (4, 5)}) == 2
+    with pytest.raises(ConfigError, match="fog"):
+        benchmark.images("fogg", 5)
+    with pytest.raises(ConfigError, match="severity"):
+        benchmark.images("fog", 6)
+    with pytest.raises(ConfigError, match="no corruption None"):
+        benchmark.images()
+
+
+def test_digits_c_options_change_the_images(tmp_path):
+    usual = open_benchmark("digits-c", cache=tmp_path).images("contrast", 3)
+    weaker = open_benchmark("digits-c", cache=tmp_path, constants="cifar").images("contrast", 3)
+    assert weaker.fingerprint != usual.fingerprint
+    assert weaker.pixels[:].std() > usual.pixels[:].std()
+
+
+def test_colored_digits(tmp_path):
+    benchmark = open_benchmark("colored-digits", cache=tmp_path)
+    test, train = benchmark.images(), benchmark.train_images()
+    assert (len(test), len(train)) == (599, 1198)
+    red = test.pixels[:, :, :, 0].any(axis=(1, 2))
+    green = test.pixels[:, :, :, 1].any(axis=(1, 2))
+    assert (red ^ green).all()
+    assert not test.pixels[:, :, :, 2].any()
+    assert np.array_equal(test.groups, 2 * test.labels + red)
+    assert benchmark.train_group_sizes == tuple(np.bincount(train.groups))
+    agreement = benchmark.correlations()
+    assert agreement["train2"]["noisy"] > 0.85 > 0.2 > agreement["test"]["noisy"]

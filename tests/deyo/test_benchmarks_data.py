@@ -1,0 +1,59 @@
+"""Benchmarks on the real data named by DEYO_TEST_DATA."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deyo.benchmarks import open_benchmark
+
+pytestmark = pytest.mark.data
+
+
+@pytest.fixture
+def data() -> Path:
+    named = os.environ.get("DEYO_TEST_DATA")
+    if not named:
+        pytest.skip("DEYO_TEST_DATA is not set")
+    return Path(named)
+
+
+def test_colored_mnist_s_correlations_and_colours(data, tmp_path):
+    benchmark = open_benchmark("colored-mnist", root=data / "mnist", cache=tmp_path)
+    realised = benchmark.correlations()
+    print(realised)
+    for environment, clean, noisy in (("train1", 0.65, 0.8), ("train2", 0.70, 0.9), ("test", 0.30, 0.1)):
+        assert realised[environment]["images"] == 20_000
+        assert realised[environment]["clean"] == pytest.approx(clean, abs=0.01)
+        assert realised[environment]["noisy"] == pytest.approx(noisy, abs=0.01)
+    test = benchmark.images()
+    digits = benchmark._labels()
+    assert (digits < 5).mean() == pytest.approx(0.51, abs=0.005)
+    assert np.array_equal(test.labels, digits[40_000:] >= 5)
+    # The authors' loop for numpy seed 2024, drawn image by image.
+    state = np.random.RandomState(2024)
+    red = np.empty(60_000, dtype=bool)
+    for index, digit in enumerate(digits):
+        noisy = (digit >= 5) ^ (state.uniform() < 0.25)
+        red[index] = (not noisy) ^ (state.uniform() < (0.2, 0.1, 0.9)[index // 20_000])
+    assert np.array_equal(test.pixels[:, :, :, 0].any(axis=(1, 2)), red[40_000:])
+
+
+def test_image_folder_on_the_sample(data, tmp_path):
+    benchmark = open_benchmark("image-folder", root=data / "imagenet_sample", cache=tmp_path)
+    assert benchmark.num_classes == 1000
+    clean = benchmark.images_clean()
+    assert clean.pixels.shape == (1000, 224, 224, 3)
+    assert np.array_equal(clean.labels, np.arange(1000))
+    flat = benchmark.images("contrast", 5)
+    assert flat.pixels[:8].std(axis=(1, 2)).mean() < 0.2 * clean.pixels[:8].std(axis=(1, 2)).mean()
+
+
+def test_cifar10_jpeg_copies(data, tmp_path):
+    benchmark = open_benchmark("cifar10-jpeg", root=data / "cifar10_jpeg", cache=tmp_path)
+    images = benchmark.images("gaussian_noise", 3)
+    assert images.pixels.shape == (10_000, 32, 32, 3)
+    assert np.bincount(images.labels).tolist() == [1000] * 10
