@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from orchestrator.driver import Options, run_sweep
 from orchestrator.durations import Durations
 from orchestrator.grouping import MemoryModel
 from orchestrator.outcome import SweepOutcome, SweepStatus
-from orchestrator.plan import make_plan
+from orchestrator.planning import plan_apart, plan_here, unchanged
 from orchestrator.progress import Progress, SilentProgress
 from orchestrator.spec import resolved_spec
 from orchestrator.specmodel import Resources, SweepSpec
@@ -26,6 +26,7 @@ from orchestrator.types import Executor, Plan, RunStatus
 
 if TYPE_CHECKING:
     from orchestrator.executors.ray import WorkerLayout
+    from orchestrator.preflight import Check
 
 DRIVER_LOCK = "driver.lock"
 DRIVER_FILE = "driver.json"
@@ -47,24 +48,27 @@ def run_spec(
     place: Place = Place(),
     progress: Progress | None = None,
     skip_bad: bool = False,
-    change: Callable[[Plan], Plan] = lambda plan: plan,
-    check: Callable[[SweepSpec, Plan], None] = lambda spec, plan: None,
+    change: Callable[[Plan], Plan] = unchanged,
+    preflight: bool = False,
 ) -> SweepOutcome:
     """Run what is missing of ``spec`` under ``results``.
 
-    ``change`` edits the plan (``retry``); ``check`` is called with it before anything starts, and may raise.
-    Nothing is started where nothing is to do. Raises ``ConfigError``, ``DataError``, ``ClusterError`` or
-    ``StoreError`` before the sweep starts; afterwards failures are in the outcome.
+    ``change`` edits the plan (``retry``); with ``preflight`` a check that fails is a ``ConfigError``. Nothing
+    is started where nothing is to do. Raises ``ConfigError``, ``DataError``, ``ClusterError`` or ``StoreError``
+    before the sweep starts; afterwards failures are in the outcome.
     """
     from orchestrator.tracking import TrackingOptions, make_tracker
 
     progress = progress or SilentProgress()
     store = ParquetStore(results, spec.name)
     with _only_driver(store, spec.name, place):
-        plan = change(make_plan(spec, store))
+        make = plan_here if place.in_process else plan_apart
+        planned = make(spec, results, change, preflight, place.address)
+        plan = planned.plan
         if not plan.todo:
             return _nothing_to_do(plan)
-        check(spec, plan)
+        _refuse_failed(planned.checks)
+        progress.note(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {store.root}")
         store.write_spec(spec.document.text or json.dumps(resolved_spec(spec)), resolved_spec(spec))
         store.write_plan(plan)
         tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved_spec(spec).get("mlflow")))
@@ -82,10 +86,18 @@ def run_spec(
                     memory=MemoryModel(path=cache / "memory.json"),
                     durations=Durations(_recorded_speeds(results, spec.name)),
                     cache=cache,
+                    lockstep=planned.lockstep.__getitem__,
                 )
         finally:
             store.close()
             tracker.close()
+
+
+def _refuse_failed(checks: Sequence[Check]) -> None:
+    failed = [check for check in checks if check.ok is False]
+    if failed:
+        lines = "\n".join(f"  {check.name}: {check.detail}" for check in failed)
+        raise ConfigError(f"not started (--no-preflight skips these checks):\n{lines}")
 
 
 def driver_options(spec: SweepSpec, *, skip_bad: bool = False) -> Options:

@@ -9,12 +9,8 @@ import typer
 from orchestrator.cli import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from orchestrator.outcome import SweepOutcome
     from orchestrator.session import Place
-    from orchestrator.specmodel import SweepSpec
-    from orchestrator.types import Plan
 
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="Run in this process, without Ray: slower, easy to debug.")
@@ -61,7 +57,7 @@ def run(
         place=place(address, allow_insecure, in_process),
         progress=make_progress(quiet=quiet),
         skip_bad=skip_bad,
-        check=announce(results, address, preflight, quiet),
+        preflight=preflight,
     )
     finish(outcome, results, quiet=quiet)
 
@@ -76,26 +72,6 @@ def place(address: str | None, allow_insecure: bool, in_process: bool = False) -
     if address and in_process:
         raise ConfigError("--in-process runs without a cluster: leave --address out")
     return Place(address=address, in_process=in_process, allow_insecure=allow_insecure)
-
-
-def announce(results: str, address: str | None, preflight: bool, quiet: bool) -> Callable[[SweepSpec, Plan], None]:
-    """What is said and checked before a sweep starts."""
-
-    def check(spec: SweepSpec, plan: Plan) -> None:
-        from orchestrator.preflight import preflight as checks
-
-        if not quiet:
-            typer.echo(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {results}")
-        if not preflight:
-            return
-        failed = [c for c in checks(spec, plan, results=results, address=address) if c.ok is False]
-        if failed:
-            from deyo.types import ConfigError
-
-            lines = "\n".join(f"  {c.name}: {c.detail}" for c in failed)
-            raise ConfigError(f"not started (--no-preflight skips these checks):\n{lines}")
-
-    return check
 
 
 def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:

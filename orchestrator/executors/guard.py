@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from orchestrator.attempts import classify
-from orchestrator.types import Failure, GroupTask, LogText, Message, Task
+from orchestrator.executors.log_text import log_texts
+from orchestrator.types import Failure, Message, Task
 from orchestrator.worker import WorkerState, execute
 
 
@@ -54,9 +55,3 @@ def captured(task: Task, state: WorkerState, *, echo: bool = False) -> Iterator[
         if message is None:
             return
         yield message
-
-
-def log_texts(task: Task, text: str) -> Iterator[LogText]:
-    """``text`` in the log of each of the task's runs."""
-    for run in task.runs if isinstance(task, GroupTask) else ():
-        yield LogText(run_id=run.run_id, text=text)

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.attempts import POLICIES, classify, make_failure
 from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
-from orchestrator.executors.guard import log_texts
+from orchestrator.executors.log_text import log_texts
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
     Event,
