@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,17 @@ def write(folder: Path, info: SweepInfo, source: Source) -> list[str]:
 
 
 def note(info: SweepInfo, source: Source, committed: int) -> str:
-    """The parent's description: where the results are and the main table, cut to what a tag holds."""
-    head = (
+    """The parent's description: the main table, cut to what a tag holds, and where the results are."""
+    facts = (
         f"Sweep **{info.sweep}**: {committed} of {max(info.runs, committed)} runs in the store. "
         f"Parquet: `{redact(info.root)}/{info.sweep}/tables`. "
-        "Tables, plots and the resolved spec are among the artifacts; the runs are nested below.\n\n"
+        "Tables, plots and the resolved spec are among the artifacts; the runs are nested below."
     )
     try:
         table = source.tables().get("table.md", "")
     except Exception as error:
         table = f"(no table: {type(error).__name__}: {error})"
-    return _cut(head + table, MAX_TAG)
+    return _cut(table, MAX_TAG - len(facts) - 2) + f"\n\n{facts}"
 
 
 def sha256(text: str) -> str:
@@ -74,6 +75,8 @@ def _tables(folder: Path, info: SweepInfo, source: Source) -> None:
     if files:
         (folder / "tables").mkdir()
     for name, text in files.items():
+        if name.endswith(".html"):  # a fragment; shown by itself it needs its encoding
+            text = f'<!doctype html><meta charset="utf-8"><title>{escape(info.sweep)}</title>\n{text}'
         (folder / "tables" / name).write_text(text, encoding="utf-8")
 
 

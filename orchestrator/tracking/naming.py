@@ -18,6 +18,8 @@ SWEEP = PREFIX + "sweep"
 PUBLISHED = PREFIX + "published"  # which committed attempts the run shows, see ``published_mark``
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
+UI_KIND = "custom_model_development"  # which of its layouts the UI takes: runs and charts, not prompts and traces
+SOURCE = {"mlflow.source.name": "deyo-sweep", "mlflow.source.type": "LOCAL"}
 
 MAX_KEY = 250
 MAX_PARAM = 6000

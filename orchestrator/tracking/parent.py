@@ -134,6 +134,7 @@ class Parent:
             naming.KIND: "sweep",
             naming.KEY: self._info.sweep,
             naming.SWEEP: self._info.sweep,
+            **naming.SOURCE,
             PUBLISHER: self.publisher_id,
             HEARTBEAT: str(int(self._clock())),
             GRANULARITY: self._info.granularity,

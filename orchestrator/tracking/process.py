@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import queue
 import signal
-import struct
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
+from orchestrator.tracking.frames import URI_VARIABLE, read_frames
 from orchestrator.tracking.publisher import Publisher
 from orchestrator.tracking.remote import OutageError, Remote
 from orchestrator.tracking.source import StoreSource
 from orchestrator.tracking.state import Status, SweepInfo
 
-URI_VARIABLE = "DEYO_PUBLISHER_URI"
-HEADER = struct.Struct("<I")
 MAX_QUEUED_ROWS = 64 * 2**20  # bytes of rows that may wait while MLflow is slow
 STATUS_SECONDS = 0.5
 MAX_BACKOFF = 30.0
@@ -44,7 +40,11 @@ def main() -> None:
     inbox = Inbox(sys.stdin.buffer)
     signal.signal(signal.SIGTERM, lambda *_: inbox.end())
     uri = os.environ.pop(URI_VARIABLE)
-    Service(uri, inbox, statuses).serve()
+    try:
+        Service(uri, inbox, statuses).serve()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # the reader may be inside a read of standard input, which an ordinary exit waits for
 
 
 class Inbox:
@@ -213,25 +213,6 @@ def _tell(publisher: Publisher, message: tuple[Any, ...]) -> None:
 
 def _finished(messages: list[tuple[Any, ...]]) -> int:
     return sum(m[0] == "run_finished" for m in messages)
-
-
-def write_frame(stream: BinaryIO, message: tuple[Any, ...]) -> None:
-    """One message, length first. Only the publisher's own process reads it, over its own pipe."""
-    data = pickle.dumps(message, protocol=5)
-    stream.write(HEADER.pack(len(data)) + data)
-
-
-def read_frames(stream: BinaryIO) -> Iterator[tuple[Any, ...]]:
-    """Messages until the stream ends; a frame that was cut off is dropped."""
-    while True:
-        head = stream.read(HEADER.size)
-        if len(head) < HEADER.size:
-            return
-        size = HEADER.unpack(head)[0]
-        data = stream.read(size)
-        if len(data) < size:
-            return
-        yield pickle.loads(data)
 
 
 def _private_stdout() -> Any:

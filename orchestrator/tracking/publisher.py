@@ -105,7 +105,7 @@ class Publisher:
 
     def _start(self) -> None:
         """Open the experiment and compare what it shows with the store."""
-        tags = {naming.KIND: "sweep", naming.SWEEP: self.info.sweep}
+        tags = {naming.KIND: "sweep", naming.SWEEP: self.info.sweep, "mlflow.experimentKind": naming.UI_KIND}
         name = self.info.experiment or self.info.sweep
         try:
             experiment = self.remote.experiment(name, tags=tags, artifacts=self.info.artifacts)

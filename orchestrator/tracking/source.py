@@ -102,6 +102,10 @@ class StoreSource:
         self._groups = None
         self._cached = {}
 
+    def exists(self) -> bool:
+        """Whether the store has this sweep."""
+        return self._results is not None
+
     def committed(self) -> Mapping[str, int]:
         runs = self._table()
         return dict(zip(runs["run_id"].to_pylist(), runs["attempt"].to_pylist()))

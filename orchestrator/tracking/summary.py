@@ -93,7 +93,7 @@ def group_points(members: Iterable[Mapping[str, float]], when: int) -> list[Poin
 
 
 def sweep_points(aggregates: Sequence[Mapping[str, Any]], when: int, committed: int) -> list[Point]:
-    """The parent's metrics: ``accuracy/DeYO resnet50-gn gaussian_noise-5 ...`` and its ``... std``, at step
+    """The parent's metrics: ``accuracy/DeYO gaussian_noise-5 resnet50-gn ...`` and ``accuracy_std/...``, at step
     ``committed`` (runs in the store), so that the points of one state of the store are always the same.
 
     More than 500 would be of no use in the UI: then only averages over corruptions are taken, and at most 500.
@@ -107,15 +107,15 @@ def sweep_points(aggregates: Sequence[Mapping[str, Any]], when: int, committed: 
         name = aggregate_name(row)
         points.append(Point(clean_key(name), float(row["mean"]), when, committed))
         if _finite(row["std"]):
-            points.append(Point(clean_key(f"{name} std"), float(row["std"]), when, committed))
+            points.append(Point(clean_key(name.replace("/", "_std/", 1)), float(row["std"]), when, committed))
     return points
 
 
 def aggregate_name(row: Mapping[str, Any]) -> str:
     """A metric name for one row of ``aggregates``; rows that differ in any axis have different names."""
     severity = f"-{row['severity']}" if row["severity"] is not None else ""
-    parts = [row["label"] or row["method"], row["model"], f"{row['corruption'] or 'all'}{severity}"]
-    parts += [row["benchmark"], row["scenario"]]
+    parts = [row["label"] or row["method"], f"{row['corruption'] or 'all'}{severity}"]
+    parts += [row["model"], row["benchmark"], row["scenario"]]
     options = row["scenario_options"]
     if options and options != "{}":
         parts.append(options.strip("{}").replace('"', "").replace(",", " "))

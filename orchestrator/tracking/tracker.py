@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator.tracking import local
+from orchestrator.tracking.frames import URI_VARIABLE, write_frame
 from orchestrator.tracking.naming import axes, group_key
 from orchestrator.tracking.options import AUTO_GROUP_ABOVE, TrackingOptions, is_server, redact
 from orchestrator.tracking.parent import mlflow_status
-from orchestrator.tracking.process import URI_VARIABLE, write_frame
 from orchestrator.tracking.state import SweepInfo
 from orchestrator.types import Failure, Plan, PlannedRun
 

@@ -102,7 +102,7 @@ class UnitWriter:
         return params
 
     def _first_tags(self, unit: Unit) -> dict[str, str]:
-        tags = {naming.KIND: unit.kind, naming.KEY: unit.key, naming.SWEEP: self._sweep}
+        tags = {naming.KIND: unit.kind, naming.KEY: unit.key, naming.SWEEP: self._sweep, **naming.SOURCE}
         tags |= {PREFIX + "label": naming.tag_value(unit.axes["label"])}
         if not unit.grouped:
             tags[PREFIX + "run_id"] = unit.key

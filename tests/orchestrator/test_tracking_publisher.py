@@ -103,7 +103,7 @@ def test_the_parent_has_metrics_table_plots_and_spec() -> None:
         "tables/table.csv",
         "tables/table.md",
     ]
-    assert curve(parent, "accuracy/DeYO small-resnet-bn gaussian_noise-5 digits-c mild batch 64 official tf32")
+    assert curve(parent, "accuracy/DeYO gaussian_noise-5 small-resnet-bn digits-c mild batch 64 official tf32")
     assert "| DeYO | 0.5 |" in parent["tags"][naming.NOTE]
     assert sweep.remote.of(planned(1).run_id)["parent"] == "m0"
 

@@ -31,7 +31,7 @@ def test_a_sweep_on_sqlite(tmp_path: Path, uri: str, capfd: pytest.CaptureFixtur
     check_whole_sweep(uri, runs)
     found = by_key(uri)
     parent, run = found["demo"], found[runs[0].run_id]
-    assert parent.data.metrics["accuracy/Tent small-resnet-bn gaussian_noise-5 digits-c mild batch 64 official tf32"]
+    assert parent.data.metrics["accuracy/Tent gaussian_noise-5 small-resnet-bn digits-c mild batch 64 official tf32"]
     assert "Tent" in parent.data.tags["mlflow.note.content"]
     assert run.data.params["seed"] == "0"
     assert run.inputs.dataset_inputs[0].dataset.digest == "f" * 36

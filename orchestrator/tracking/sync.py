@@ -1,0 +1,158 @@
+"""``deyo-sweep sync-mlflow``: publish from the store whatever MLflow does not show, once more or at last."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deyo.types import ConfigError
+from orchestrator.tracking import local, reconcile
+from orchestrator.tracking.naming import axes, group_key
+from orchestrator.tracking.options import AUTO_GROUP_ABOVE, TrackingOptions, is_server
+from orchestrator.tracking.parent import GRANULARITY, is_live
+from orchestrator.tracking.publisher import Publisher
+from orchestrator.tracking.remote import OutageError, Remote, RemoteRun
+from orchestrator.tracking.source import StoreSource
+from orchestrator.tracking.state import FAILED, FINISHED, KILLED, RUNNING, SweepInfo
+
+MAX_FAILURES = 3
+
+
+class LiveError(ConfigError):
+    """A running sweep publishes itself."""
+
+
+@dataclass(kw_only=True)
+class SyncReport:
+    """``published`` runs became visible; ``deleted`` were left in MLflow's trash; ``refused`` is what it would not
+    take; ``total`` committed runs are in the store."""
+
+    published: int
+    total: int
+    deleted: int
+    refused: int
+    first_refusal: str
+    experiment_id: str
+
+
+def sync(
+    uri: str,
+    root: str,
+    sweep: str,
+    *,
+    options: TrackingOptions = TrackingOptions(),
+    resolved: Mapping[str, Any] | None = None,
+    restore: bool = False,
+    force: bool = False,
+    progress: Callable[[int, int], None] = lambda done, waiting: None,
+) -> SyncReport:
+    """Publish what is missing, without doubling a point, and end runs that a killed sweep left RUNNING.
+
+    ``restore`` brings back runs that were deleted in MLflow by hand; ``force`` goes on even if another
+    publisher seems to be at work. ``progress(done, waiting)`` is called as it goes.
+
+    Raises:
+        LiveError: the sweep is running.
+        OutageError: MLflow cannot be used, three times in a row.
+        ConfigError: there are no results of this sweep.
+    """
+    source = StoreSource(root, sweep)
+    source.refresh()
+    if not source.exists():
+        raise ConfigError(f"no results of a sweep {sweep!r} under {root}; --results PATH names another root")
+    remote = Remote(uri)
+    name = options.experiment or sweep
+    runs = _existing(remote, name, restore)
+    parent = next((r for r in runs if r.kind == "sweep" and r.key == sweep and not r.deleted), None)
+    if is_live(parent, time.time()) and not force:
+        raise LiveError(
+            f"the sweep {sweep!r} is running and publishes itself; if it is not (its machine died within the "
+            "last two minutes), wait or add --force"
+        )
+    publisher = Publisher(remote, source, _info(uri, root, sweep, options, source, parent, resolved or {}))
+    publisher.sweep_finished(_outcome(source, parent))
+    _work(publisher, progress)
+    status = publisher.status()
+    return SyncReport(
+        published=status.published,
+        total=len(source.committed()),
+        deleted=status.deleted,
+        refused=status.refused,
+        first_refusal=status.first_refusal,
+        experiment_id=status.experiment_id,
+    )
+
+
+def _existing(remote: Remote, experiment: str, restore: bool) -> list[RemoteRun]:
+    """The experiment's runs; with ``restore`` those that were deleted by hand are brought back first."""
+    if restore:
+        remote.restore_experiment(experiment)
+    found = remote.find_experiment(experiment)
+    if found is None:
+        return []
+    runs = remote.runs(found)
+    if restore:
+        for kind in ("sweep", "run", "group"):
+            for run in reconcile.by_key(runs, kind).values():
+                if run.deleted:
+                    remote.restore(run.mlflow_id)
+                    run.deleted = False
+    return runs
+
+
+def _info(
+    uri: str,
+    root: str,
+    sweep: str,
+    options: TrackingOptions,
+    source: StoreSource,
+    parent: RemoteRun | None,
+    resolved: Mapping[str, Any],
+) -> SweepInfo:
+    planned = source.planned()
+    total = len(planned) or len(source.committed())
+    granularity = options.granularity
+    if granularity == "auto":
+        before = local.recall(root, sweep).get("granularity") or (parent.tags.get(GRANULARITY) if parent else None)
+        granularity = before or ("group" if total > AUTO_GROUP_ABOVE else "run")
+    sizes = Counter(group_key(axes(run.config)) for run in planned) if granularity == "group" else {}
+    return SweepInfo(
+        sweep=sweep,
+        root=root,
+        granularity=granularity,
+        runs=total,
+        sizes=dict(sizes),
+        resolved=resolved,
+        experiment=options.experiment or sweep,
+        artifacts=None if is_server(uri) else local.artifacts_uri(root, sweep),
+    )
+
+
+def _outcome(source: StoreSource, parent: RemoteRun | None) -> str:
+    """The sweep's status: what MLflow says already, else what the store lets conclude."""
+    missing = {run.run_id for run in source.planned()} - set(source.committed())
+    if not missing:
+        return FINISHED
+    if parent is not None and parent.status not in (RUNNING, FINISHED):
+        return parent.status
+    return FAILED if missing & set(source.failures()) else KILLED
+
+
+def _work(publisher: Publisher, progress: Callable[[int, int], None]) -> None:
+    failures = 0
+    while not publisher.idle():
+        try:
+            worked = publisher.step()
+        except OutageError:
+            failures += 1
+            if failures >= MAX_FAILURES:
+                raise
+            time.sleep(failures)
+            continue
+        failures = 0
+        progress(publisher.published, publisher.ledger.waiting())
+        if not worked and not publisher.idle():
+            time.sleep(0.2)
