@@ -33,7 +33,7 @@ def fsck(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Exits with 0 if nothing is amiss, and with 1 if files were listed (superseded ones alone do not count)."""
+    """Exits with 1 if a file is damaged, truncated, empty or a stray; superseded and left-over ones are no fault."""
     from orchestrator.results import open_results
     from orchestrator.store.fsck import check
     from orchestrator.store.fsck import clean as delete

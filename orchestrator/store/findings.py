@@ -27,4 +27,4 @@ class Finding:
 
     @property
     def serious(self) -> bool:
-        return self.kind not in (SUPERSEDED, UNFINISHED)
+        return self.kind not in (SUPERSEDED, UNFINISHED, LEFTOVER)

@@ -24,7 +24,7 @@ from orchestrator.store.tree import Tree
 
 def check(tree: Tree) -> list[Finding]:
     """All findings, the damaged first."""
-    found = [*_tables(tree), *_plan(tree)]
+    found = [*_tables(tree), *_single_files(tree)]
     listed: dict[str, list[str]] = {grain: _stored_parts(tree, grain) for grain in schema.GRAINS}
     if not any(f.path == layout.MANIFEST for f in found):
         listed = read_manifest(tree).parts
@@ -129,8 +129,15 @@ def _intact(tree: Tree, marker: commits.Marker, grain: str) -> bool:
     return True
 
 
-def _plan(tree: Tree) -> Iterator[Finding]:
+def _single_files(tree: Tree) -> Iterator[Finding]:
+    """Files that stand alone: the plan and the aggregates."""
     try:
         plan_table.read(tree)
     except DamagedError as error:
         yield Finding(kind=DAMAGED, path=layout.PLAN, note=str(error))
+    if tree.exists(layout.AGGREGATES):
+        try:
+            pq.read_table(tree.open(layout.AGGREGATES))
+        except (OSError, pa.ArrowInvalid) as error:
+            note = f"{error}; no result rests on it, the next `deyo-sweep run` writes it again"
+            yield Finding(kind=DAMAGED, path=layout.AGGREGATES, note=note)
