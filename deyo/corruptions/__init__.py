@@ -2,8 +2,21 @@
 
 The algorithms and constants are those of the published generator (github.com/hendrycks/robustness); each image's
 randomness comes from (seed, corruption, severity, image index) alone, so that the same image, seed and severity
-give the same result in any batch on any worker. CPU and GPU agree up to one grey level in a few pixels (rounding
-at the cut to whole levels).
+give the same result in any batch on any worker: filters add whole numbers, everything else is done element by
+element in a fixed order, and levels are cut with a margin against rounding (``filters.to_uint8``).
+
+The package ``imagecorruptions-imaug`` departs from the published generator; here the published one is followed:
+
+- elastic transform: an affine map first, and other constants (the package has neither);
+- frost: five photographs, unscaled for ImageNet's constants (the package: six, enlarged by 1.1);
+- motion blur: levels rounded, borders repeated (the package: cut, and stopped where small images end);
+- impulse noise: follows the seed (the package ignores NumPy's);
+- zoom blur and snow: enlargements cut at the centre (the package: at the top left);
+- snow: flakes cut to levels before they are smeared (the package: after);
+- fog: a map of the next power of two (256 for 224 pixels), as both have it.
+
+Published constants give lengths in pixels and are not scaled with the image, except for elastic transform, whose
+constants are fractions of the side. The swap in glass blur is the published one too, which copies (``blur``).
 """
 
 from __future__ import annotations

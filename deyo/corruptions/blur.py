@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from deyo.corruptions import filters
 from deyo.corruptions.draws import Draws
@@ -30,34 +31,54 @@ def glass_blur(images: Tensor, constants: tuple[float, int, int], draws: Draws) 
     so that the pixel takes its neighbour's value and the neighbour stays; this is what made ImageNet-C.
     """
     sigma, reach, rounds = constants
+    size = images.shape[1]
     soft = filters.to_uint8(filters.gaussian_blur(filters.planes(images), sigma))
-    count, size = images.shape[0], images.shape[1]
-    source = torch.arange(size * size, device=images.device).repeat(count, 1)
-    for turn in range(rounds):
-        _take_from_neighbours(source, size, reach, draws.integers(turn, -reach, reach, 2, size, size))
+    offsets = [draws.integers(turn, -reach, reach, 2, size, size) for turn in range(rounds)]
+    taken = neighbours_taken(size, reach, offsets).unsqueeze(1)
     flat = soft.flatten(2)
-    moved = flat.gather(2, source.unsqueeze(1).expand_as(flat)).view_as(soft)
+    moved = flat.gather(2, taken.expand_as(flat)).view_as(soft)
     return filters.images(filters.to_uint8(filters.gaussian_blur(moved, sigma)))
 
 
-def _take_from_neighbours(source: Tensor, size: int, reach: int, offsets: Tensor) -> None:
-    """One pass from the last row and column to the first: pixel (h, w) takes what lies at (h + dy, w + dx) now.
+def neighbours_taken(size: int, reach: int, offsets: list[Tensor]) -> Tensor:
+    """Where each pixel's value comes from in the end, int64 [N, H·H].
 
-    ``source`` int64 [N, H·W] is changed in place; ``offsets`` int64 [N, 2, H, W] holds dx and dy. The pass is
-    sequential, but pixels on one anti-diagonal of slope ``reach`` + 1 do not see each other and are done at once.
+    ``offsets`` holds dx and dy, int64 [N, 2, H, H], for each round. A round goes from the last row and column to
+    the first; pixel (h, w) takes what lies at (h + dy, w + dx) by then. That is sequential, but pixels of one
+    step of ``_steps`` do not see each other: stored step after step, each is one gather over the whole batch.
     """
-    slope = reach + 1
+    count, device = len(offsets[0]), offsets[0].device
+    order, bounds = _steps(size, reach)
+    by_step = torch.from_numpy(order).to(device)
+    slot = torch.empty_like(by_step)
+    slot[by_step] = torch.arange(size * size, device=device)
+    image = torch.arange(count, device=device)
+    source = by_step.repeat_interleave(count)
+    moving = by_step[: bounds[-1]]
+    for offset in offsets:
+        partner = moving + (offset[:, 1] * size + offset[:, 0]).flatten(1)[:, moving]
+        where = (slot[partner].T * count + image).flatten()
+        # NumPy's calls cost less than PyTorch's on arrays this small, and share the tensors' memory.
+        values, places = (source.numpy(), where.numpy()) if device.type == "cpu" else (source, where)
+        for start, end in zip(bounds * count, bounds[1:] * count):
+            values[start:end] = values[places[start:end]]
+    return source.view(size * size, count)[slot].T
+
+
+@lru_cache
+def _steps(size: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels int64 [H·H] ordered by step (those that never move last), and the steps' bounds [steps + 1].
+
+    Pixel (h, w) belongs to step (last - h) · (reach + 1) + (last - w): all that it may read or that may read it
+    belongs to other steps, in the right order.
+    """
     last = size - reach
-    rows = torch.arange(last, reach, -1, device=source.device)
-    partner = (offsets[:, 1] * size + offsets[:, 0]).flatten(1)
-    steps = (len(rows) - 1) * slope + len(rows)
-    order = torch.arange(len(rows), device=source.device)
-    for step in range(steps):
-        first = max(0, -(-(step - len(rows) + 1) // slope))
-        final = min(len(rows) - 1, step // slope)
-        k = order[first : final + 1]
-        here = rows[k] * size + (last - (step - slope * k))
-        source[:, here] = source.gather(1, partner[:, here] + here)
+    h, w = (axis.ravel() for axis in np.mgrid[:size, :size])
+    moves = (h > reach) & (h <= last) & (w > reach) & (w <= last)
+    step = (last - h) * (reach + 1) + (last - w)
+    counts = np.bincount(step[moves])
+    order = np.argsort(np.where(moves, step, len(counts)), kind="stable")
+    return order, np.concatenate([[0], np.cumsum(counts[counts > 0])])
 
 
 def motion_blur(images: Tensor, constants: tuple[float, float], draws: Draws) -> Tensor:
@@ -99,10 +120,15 @@ def clipped_zoom(planes: Tensor, factor: float) -> Tensor:
     """The centre of [N, C, H, H] enlarged by ``factor`` (linear, corner to corner as SciPy's zoom), cut to H."""
     size = planes.shape[-1]
     crop = math.ceil(size / factor)
-    top = (size - crop) // 2
     target = round(crop * factor)
-    inner = planes[..., top : top + crop, top : top + crop]
-    if target != crop:
-        inner = functional.interpolate(inner, size=(target, target), mode="bilinear", align_corners=True)
-    trim = (target - size) // 2
-    return inner[..., trim : trim + size, trim : trim + size]
+    if target == crop:
+        return planes
+    top, trim = (size - crop) // 2, (target - size) // 2
+    places = np.arange(trim, trim + size) * ((crop - 1) / (target - 1))
+    whole = np.minimum(places.astype(np.int64), crop - 2)
+    first = torch.from_numpy(whole + top).to(planes.device)
+    share = torch.from_numpy(places - whole).to(planes.device, planes.dtype)
+    rows = planes.index_select(-2, first)
+    rows = rows + (planes.index_select(-2, first + 1) - rows) * share[:, None]
+    columns = rows.index_select(-1, first)
+    return columns + (rows.index_select(-1, first + 1) - columns) * share

@@ -31,9 +31,13 @@ class Draws:
         return random.uniform(keys, counters, dtype=torch.float64).view(-1, *shape)
 
     def normal(self, stream: int, *shape: int) -> Tensor:
-        """Standard normal: float64 [N, *shape]."""
-        keys, counters = self._counters(stream, shape)
-        return random.normal(keys, counters, dtype=torch.float64).view(-1, *shape)
+        """Standard normal: float64 [N, *shape], by Box and Muller's transform, two from each pair of numbers."""
+        count = math.prod(shape)
+        first, second = self.uniform(stream, 2, -(-count // 2)).unbind(1)
+        radius = first.neg_().log1p_().mul_(-2).sqrt_()
+        angle = second.mul_(2 * math.pi)
+        pairs = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
+        return pairs[:, :count].reshape(-1, *shape)
 
     def integers(self, stream: int, low: int, high: int, *shape: int) -> Tensor:
         """Uniform integers in [low, high): int64 [N, *shape]."""

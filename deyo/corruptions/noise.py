@@ -26,9 +26,8 @@ def speckle_noise(images: Tensor, scale: float, draws: Draws) -> Tensor:
 
 def impulse_noise(images: Tensor, amount: float, draws: Draws) -> Tensor:
     """Each value, channels apart, is lost with probability ``amount``: to 255 or 0, equally often."""
-    lost = draws.uniform(0, *images.shape[1:]) <= amount
-    salt = draws.uniform(1, *images.shape[1:]) <= 0.5
-    return torch.where(lost, salt.to(torch.uint8) * 255, images)
+    chance = draws.uniform(0, *images.shape[1:])
+    return torch.where(chance < amount, (chance < amount / 2).to(torch.uint8) * 255, images)
 
 
 def shot_noise(images: Tensor, photons: float, draws: Draws) -> Tensor:

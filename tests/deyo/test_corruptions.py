@@ -122,18 +122,19 @@ def test_jpeg_in_whole_numbers_equals_pillow(quality, size, pictures):
     assert torch.equal(simulate(images, quality), jpeg_round_trip(images, quality))
 
 
-def test_glass_blur_runs_the_published_loop():
-    size, reach = 20, 3
-    offsets = Draws(torch.tensor([5, 9])).integers(0, -reach, reach, 2, size, size)
-    source = torch.arange(size * size).repeat(2, 1)
-    blur._take_from_neighbours(source, size, reach, offsets)
+@pytest.mark.parametrize("reach", [1, 2, 4])
+def test_glass_blur_runs_the_published_loop(reach):
+    size = 21
+    offsets = [Draws(torch.tensor([5, 9])).integers(turn, -reach, reach, 2, size, size) for turn in (0, 1)]
+    taken = blur.neighbours_taken(size, reach, offsets)
     for image in range(2):
         expected = np.arange(size * size).reshape(size, size)
-        for h in range(size - reach, reach, -1):
-            for w in range(size - reach, reach, -1):
-                dx, dy = offsets[image, :, h, w].tolist()
-                expected[h, w] = expected[h + dy, w + dx]
-        assert np.array_equal(source[image].numpy().reshape(size, size), expected)
+        for offset in offsets:
+            for h in range(size - reach, reach, -1):
+                for w in range(size - reach, reach, -1):
+                    dx, dy = offset[image, :, h, w].tolist()
+                    expected[h, w] = expected[h + dy, w + dx]
+        assert np.array_equal(taken[image].numpy().reshape(size, size), expected)
 
 
 def test_shot_noise_is_poisson():
