@@ -77,8 +77,8 @@ class MEMO:
     """R·B images, each on its own: R runs cost what R times as many images do, and share nothing.
 
     ``source`` [P] holds all parameters, end to end. ``context.options["memo_images_at_once"]`` is how many
-    images one vectorised step holds (each with its own gradients of all parameters); by default 8 up to 64 px,
-    where a single image leaves a GPU idle, and 1 above. ``report``: entropy and prediction are those after the
+    images one vectorised step holds (each with its own gradients of all parameters); by default 8 up to 64 px
+    on a GPU, which a single small image leaves idle, and 1 elsewhere. ``report``: entropy and prediction are those after the
     step; ``passed_both`` marks the images stepped on; a run counts as skipped if none of its images was.
     Nothing is reset in the report's sense.
     """
@@ -202,7 +202,8 @@ class MEMO:
         return ((pixels.to(torch.float32) / 255.0 - mean) / std).to(self.dtype)
 
     def _images_at_once(self, side: int) -> int:
-        default = _SMALL_IMAGES_AT_ONCE if side <= _SMALL_SIDE else 1
+        small_on_gpu = side <= _SMALL_SIDE and self.context.device.type == "cuda"
+        default = _SMALL_IMAGES_AT_ONCE if small_on_gpu else 1
         return int(self.context.options.get("memo_images_at_once", default))
 
     def _report(self, logits: Tensor, updated: Tensor) -> None:

@@ -83,10 +83,11 @@ def published(network: Network, pixels: torch.Tensor, settings, seed: int) -> to
     ],
     ids=["sgd", "adamw"],
 )
-def test_agrees_with_the_published_loop(name: str, settings) -> None:
+@pytest.mark.parametrize("together", [1, 3])
+def test_agrees_with_the_published_loop(name: str, settings, together: int) -> None:
     network, stream, _ = network_for(name)
     pixels = rgb(stream[0][:3])
-    method = make(network, [settings])
+    method = make(network, [settings], options={"memo_images_at_once": together})
     logits = method.step(pixels)
     torch.testing.assert_close(logits[0], published(network, pixels[0], settings, 1), rtol=0, atol=1e-9)
     assert method.report.forwards.tolist() == [3 * (settings.views * settings.steps + 1)]
@@ -184,13 +185,14 @@ class Poisoned(nn.Module):
         return torch.where(bright, math.nan, self.module(x))
 
 
-def test_an_image_that_is_not_finite_is_not_stepped_on() -> None:
+@pytest.mark.parametrize("together", [1, 3])
+def test_an_image_that_is_not_finite_is_not_stepped_on(together: int) -> None:
     network, stream, _ = network_for("network_gn")
     poisoned = Network(**{**vars(network), "module": Poisoned(network.module)})
     pixels = rgb(stream[0][:3]).clone()
     pixels[0, 1] = 255
     settings = [Settings(views=4, learning_rate=0.05)]
-    method = make(poisoned, settings)
+    method = make(poisoned, settings, options={"memo_images_at_once": together})
     logits = method.step(pixels)
     report = method.report
     assert report.passed_both.tolist() == [[True, False, True]]

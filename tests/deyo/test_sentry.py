@@ -165,6 +165,15 @@ def test_reset_goes_back_to_the_source(parameters: str) -> None:
     assert method.pointer.tolist() == [0]
 
 
+def test_a_short_last_batch_goes_on_as_the_published_step_does() -> None:
+    network = network_for("network_bn")[0]
+    settings = Settings(learning_rate=0.01, adapted="all")
+    method, reference = make(network, [settings]), Published(network, settings, 1)
+    whole, short = batches("network_bn", 2, 16)
+    for pixels in (whole, short[:, :5], whole):
+        torch.testing.assert_close(method.step(pixels)[0], reference.step(pixels[0]), rtol=0, atol=1e-9)
+
+
 def test_batches_larger_than_the_queue_keep_the_latest() -> None:
     network = network_for("network_gn")[0]
     settings = Settings(learning_rate=0.0, adapted="all", queue_length=5)
