@@ -9,33 +9,23 @@ Layout: ``<cache>/prepared/<recipe name>/<config hash>-<source hash>/{pixels,lab
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
+from deyo.cache_build import CHUNK, Progress, drop_rows, fill, locked
 from deyo.types import DataError, ImageSet
 
 FORMAT = 1  # of the folder's contents; part of every config hash
-CHUNK = 128  # images that one thread reads at a time
 _SPARE_BYTES = 64 << 20  # left free on the disk
-_FLUSH_SECONDS = 2.0
-
-Progress = Callable[[str, int, int], None]
-"""Called with the recipe's name, images done, images in all; a negative count of done images says "waiting for
-another process that builds this"."""
 
 
 class PreparedWarning(UserWarning):
@@ -132,14 +122,18 @@ def prepare(
     conditions: Sequence[tuple[str | None, int | None]] | None = None,
     *,
     workers: int | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> list[ImageSet]:
-    """Build what ``benchmark`` needs for ``conditions`` (corruption, severity), by default all of them."""
+    """Build what ``benchmark`` needs for ``conditions`` (corruption, severity), by default all of them.
+
+    ``workers`` threads read files or make corruptions (default: one a core); ``device`` makes corruptions.
+    A benchmark of an installed package may have no recipes: it is then only opened.
+    """
     if conditions is None:
         conditions = [(c, s) for c in benchmark.corruptions for s in benchmark.severities] or [(None, None)]
-    if not hasattr(benchmark, "recipe"):
-        return [benchmark.images(corruption, severity) for corruption, severity in conditions]
-    benchmark.workers, benchmark.progress = workers, progress
+    if hasattr(benchmark, "recipe"):
+        benchmark.workers, benchmark.device, benchmark.progress = workers, device, progress
     return [benchmark.images(corruption, severity) for corruption, severity in conditions]
 
 
@@ -148,20 +142,6 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
-
-
-@contextmanager
-def locked(path: Path, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
-    """Hold an exclusive lock between the processes of this host; ``waiting`` is called once if it is taken."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if waiting is not None:
-                waiting()
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 class SourcePixels:
@@ -250,10 +230,11 @@ def _build(
 ) -> None:
     partial = final.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
-    bad = _fill(recipe.name, source, partial, skip_bad, workers, progress)
+    refuse = None if skip_bad else lambda bad: _refuse(recipe.name, bad.values())
+    bad = fill(recipe.name, source, partial, refuse=refuse, workers=workers, progress=progress)
     kept = _kept(source.shape[0], bad)
     if bad:
-        _drop_rows(partial / "pixels.npy", kept)
+        drop_rows(partial / "pixels.npy", kept)
     np.save(partial / "labels.npy", source.labels[kept])
     if source.groups is not None:
         np.save(partial / "groups.npy", source.groups[kept])
@@ -271,82 +252,3 @@ def _build(
     (partial / "meta.json").write_text(json.dumps(meta, indent=1))
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-
-
-def _fill(
-    name: str, source: Source, partial: Path, skip_bad: bool, workers: int, progress: Progress | None
-) -> dict[int, str]:
-    """Read what is missing of ``pixels.npy``; returns {index: reason} of the unreadable images."""
-    count = source.shape[0]
-    chunks = -(-count // CHUNK)
-    file, marks = partial / "pixels.npy", partial / "done.bin"
-    if not (file.is_file() and marks.is_file() and marks.stat().st_size == chunks):
-        np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=source.shape).flush()
-        marks.write_bytes(bytes(chunks))
-        (partial / "bad.jsonl").unlink(missing_ok=True)
-    pixels = np.lib.format.open_memmap(file, mode="r+")
-    done = np.memmap(marks, dtype=np.uint8, mode="r+", shape=(chunks,))
-    bad = _read_bad(partial / "bad.jsonl")
-
-    def read(chunk: int) -> tuple[int, dict[int, str]]:
-        indices = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, count))
-        images, unreadable = source.read(indices)
-        pixels[indices[0] : indices[-1] + 1] = images
-        return chunk, {int(indices[position]): reason for position, reason in unreadable.items()}
-
-    for chunk_list, unreadable in _finished_chunks(read, np.flatnonzero(done == 0), workers):
-        if unreadable and not skip_bad:
-            _refuse(name, unreadable.values())
-        pixels.flush()
-        with (partial / "bad.jsonl").open("a") as log:
-            log.writelines(json.dumps(item) + "\n" for item in unreadable.items())
-        bad |= unreadable
-        done[chunk_list] = 1
-        done.flush()
-        if progress is not None:
-            progress(name, min(int(done.sum()) * CHUNK, count), count)
-    return bad
-
-
-def _read_bad(path: Path) -> dict[int, str]:
-    if not path.is_file():
-        return {}
-    return dict(map(json.loads, path.read_text().splitlines()))
-
-
-def _finished_chunks(
-    read: Callable[[int], tuple[int, dict[int, str]]], chunks: np.ndarray, workers: int
-) -> Iterator[tuple[list[int], dict[int, str]]]:
-    """Run ``read`` over ``chunks`` in threads; yields finished ones together, every couple of seconds.
-
-    Each thread keeps PyTorch to itself on one core, for the parallelism is over chunks.
-    """
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(max(1, min(workers, len(chunks))), initializer=torch.set_num_threads, initargs=(1,))
-    pending: set[Future[tuple[int, dict[int, str]]]] = {pool.submit(read, int(c)) for c in chunks}
-    try:
-        while pending:
-            ready: list[int] = []
-            unreadable: dict[int, str] = {}
-            deadline = time.monotonic() + _FLUSH_SECONDS
-            while pending and time.monotonic() < deadline:
-                finished, pending = wait(pending, timeout=_FLUSH_SECONDS, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    chunk, reasons = future.result()
-                    ready.append(chunk)
-                    unreadable |= reasons
-            yield ready, unreadable
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
-
-
-def _drop_rows(file: Path, kept: np.ndarray) -> None:
-    """Rewrite ``file`` with the rows ``kept`` alone."""
-    pixels = np.load(file, mmap_mode="r")
-    smaller = file.with_name("kept.npy")
-    target = np.lib.format.open_memmap(smaller, mode="w+", dtype=np.uint8, shape=(len(kept), *pixels.shape[1:]))
-    for start in range(0, len(kept), CHUNK):
-        target[start : start + CHUNK] = pixels[kept[start : start + CHUNK]]
-    target.flush()
-    smaller.replace(file)

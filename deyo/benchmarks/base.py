@@ -19,7 +19,8 @@ from deyo.types import ConfigError, DataError, ImageSet
 class BaseBenchmark(ABC):
     """A benchmark over recipes; subclasses say how each part is opened.
 
-    ``workers`` and ``progress`` are for ``deyo.cache.prepare``. Opened sets are kept, so asking twice is free.
+    ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``. Opened sets are kept: asking twice is
+    free.
     """
 
     class_columns: np.ndarray | None = None
@@ -29,6 +30,7 @@ class BaseBenchmark(ABC):
         self.name = info.name
         self.corruptions, self.severities, self.group_names = info.corruptions, info.severities, info.group_names
         self.workers: int | None = None
+        self.device = "cpu"
         self.progress: Progress | None = None
         self._opened: dict[str, ImageSet] = {}
 
@@ -101,7 +103,9 @@ class BaseBenchmark(ABC):
         """The clean test images with a corruption made here, JPEG quality 85 as ImageNet-C."""
 
         def open_source() -> Source:
-            return CorruptedSource(self.images_clean(), corruption, severity, seed=seed, constants=constants)
+            return CorruptedSource(
+                self.images_clean(), corruption, severity, seed=seed, constants=constants, device=self.device
+            )
 
         return self._recipe(
             f"generated/{corruption}/{severity}",

@@ -53,20 +53,22 @@ class CorruptedSource:
         seed: int,
         constants: str = "imagenet",
         quality: int | None = GENERATED_QUALITY,
+        device: str = "cpu",
     ) -> None:
         self.base, self.labels, self.groups = base, base.labels, base.groups
         self.shape = tuple(base.pixels.shape)
         self.skipped = base.skipped
         self._how = (corruption, severity, seed, constants, quality)
+        self._device = device
         self.fingerprint = digest(base.fingerprint)
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         corruption, severity, seed, constants, quality = self._how
-        clean = torch.from_numpy(np.ascontiguousarray(self.base.pixels[indices]))
+        clean = torch.from_numpy(np.ascontiguousarray(self.base.pixels[indices])).to(self._device)
         images = corrupt(clean, corruption, severity, seed=seed, indices=torch.from_numpy(indices), constants=constants)
         if quality is not None:
             images = jpeg_round_trip(images, quality)
-        return images.numpy(), {}
+        return images.cpu().numpy(), {}
 
 
 class FileSource:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from deyo import cache as cache_module
-from deyo.cache import CHUNK, PreparedWarning, Recipe, digest, locked, open_images, prepare
+from deyo import cache_build
+from deyo.cache import PreparedWarning, Recipe, digest, open_images, prepare
+from deyo.cache_build import CHUNK, locked
 from deyo.types import DataError
 
 COUNT = 5 * CHUNK + 7
@@ -105,7 +107,7 @@ def _build_slowly(folder: str) -> None:
 
 
 def test_a_killed_build_is_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "_FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(cache_build, "_FLUSH_SECONDS", 0.05)
     child = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(str(tmp_path),))
     child.start()
     deadline = time.monotonic() + 20

@@ -1,0 +1,182 @@
+"""``deyo-sweep prepare``: check the data of a spec and decode or generate it once, before any run."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli import options
+
+if TYPE_CHECKING:
+    from deyo.cache_build import Progress
+    from deyo.types import ImageSet
+    from orchestrator.specmodel import SweepSpec
+    from orchestrator.types import RunConfig
+
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave unreadable images out, counted in the results, instead of failing.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Threads (default: one a core).")]
+Device = Annotated[str, typer.Option("--device", help="Where corruptions are made: cpu, or cuda.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("prepare")(prepare)
+
+
+def prepare(
+    spec: options.Spec,
+    overrides: options.Set = [],  # noqa: B006  (typer copies it)
+    smoke: options.Smoke = False,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+    device: Device = "cpu",
+    as_json: options.Json = False,
+) -> None:
+    """Check a spec's data and keep it as arrays that runs map into memory.
+
+    What is there already is only checked; an interrupted call goes on where it stopped; two at once share the
+    work. Exits with 2 if data is missing or wrong, after everything else is prepared.
+    """
+    from orchestrator.expand import expand
+
+    loaded = options.load(spec, overrides, smoke)
+    made, errors = [], []
+    with shown(quiet=as_json) as progress:
+        for wanted in collect(loaded, expand(loaded)):
+            for images, error in wanted.build(skip_bad, workers, device, progress):
+                if images is not None:
+                    made.append(images)
+                    progress.finished(images)
+                else:
+                    errors.append(error)
+    if as_json:
+        typer.echo(json.dumps({"prepared": [_as_row(images) for images in made], "errors": errors}, indent=2))
+    else:
+        for error in errors:
+            typer.echo(f"error: {error}", err=True)
+        typer.echo(f"{loaded.name}: {len(made)} array(s) ready, {len(errors)} not")
+    if errors:
+        raise typer.Exit(2)
+
+
+@dataclass
+class Wanted:
+    """A benchmark with the conditions that a spec's runs see; ``source``: a method needs clean source images."""
+
+    name: str
+    options: dict[str, Any]
+    root: str | None
+    conditions: dict[tuple[str | None, int | None], None] = field(default_factory=dict)
+    source: bool = False
+
+    def build(
+        self, skip_bad: bool, workers: int | None, device: str, progress: Progress
+    ) -> Iterator[tuple[ImageSet | None, str]]:
+        """Each array, or the message of what is wrong with its data."""
+        import deyo.cache
+        from deyo.benchmarks import open_benchmark
+        from deyo.types import DataError
+
+        benchmark = open_benchmark(self.name, root=self.root, skip_bad=skip_bad, **self.options)
+        for condition in self.conditions:
+            try:
+                made = deyo.cache.prepare(benchmark, [condition], workers=workers, device=device, progress=progress)
+                yield made[0], ""
+            except DataError as error:
+                yield None, str(error)
+        if self.source:
+            try:
+                yield benchmark.source_images(), ""
+            except DataError as error:
+                yield None, str(error)
+
+
+def collect(spec: SweepSpec, configs: list[RunConfig]) -> list[Wanted]:
+    """What ``configs`` read, one entry a benchmark (with its options)."""
+    found: dict[tuple[str, str], Wanted] = {}
+    for config in configs:
+        given = dict(config.benchmark_options)
+        key = (config.benchmark, json.dumps(given, sort_keys=True))
+        wanted = found.setdefault(key, Wanted(config.benchmark, given, spec.data.get(config.benchmark)))
+        for corruption in config.corruptions or (config.corruption,):
+            wanted.conditions.setdefault((corruption, config.severity))
+        wanted.source |= config.method == "eata"
+    return list(found.values())
+
+
+class _Lines:
+    """Progress as plain lines: one when an array is begun, one when it is ready. ``quiet`` shows nothing."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet, self._begun = quiet, set()
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if name not in self._begun and not self.quiet:
+            self._begun.add(name)
+            waiting = " (waiting for another process that builds it)" if done < 0 else ""
+            typer.echo(f"{name}: {total:,} images{waiting}")
+
+    def finished(self, images: ImageSet) -> None:
+        if not self.quiet:
+            skipped = f", {images.skipped} left out" if images.skipped else ""
+            typer.echo(f"{images.name}: ready, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
+
+
+class _Bars(_Lines):
+    """The same on a terminal, with a bar for the array that is being built."""
+
+    def __init__(self, bars: Any) -> None:
+        super().__init__()
+        self._bars, self._tasks = bars, {}
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=total)
+        text = f"{name} (waiting for another process)" if done < 0 else name
+        self._bars.update(self._tasks[name], completed=max(done, 0), description=text)
+
+    def finished(self, images: ImageSet) -> None:
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks.clear()
+        super().finished(images)
+
+
+@contextmanager
+def shown(*, quiet: bool) -> Iterator[_Lines]:
+    """Progress for people: bars on a terminal, lines elsewhere; warnings about data as lines too."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from deyo.cache import PreparedWarning
+
+    def tell(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        typer.echo(f"warning: {message}", err=True)
+
+    console = Console()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PreparedWarning)
+        warnings.showwarning = tell
+        if quiet or not console.is_terminal:
+            yield _Lines(quiet)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bars:
+            yield _Bars(bars)
+
+
+def _as_row(images: ImageSet) -> dict[str, Any]:
+    return {
+        "name": images.name,
+        "images": len(images),
+        "skipped": images.skipped,
+        "fingerprint": images.fingerprint,
+    }

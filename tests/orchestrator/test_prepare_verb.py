@@ -1,0 +1,77 @@
+"""``deyo-sweep prepare``: a spec's data as arrays, with plain lines, JSON, and errors that do not stop the rest."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from orchestrator.cli import main
+
+SPEC = """
+name: two-kinds
+seeds: [0, 1]
+runs:
+  - benchmark: digits-c
+    corruptions: [contrast, fog]
+    severities: [2]
+    models: [small-resnet-bn]
+    methods: [no-adapt, {method}]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEYO_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "spec.yaml"
+    file.write_text(SPEC.replace("{method}", "tent"))
+    return file
+
+
+def test_prepare_builds_each_array_once(spec, tmp_path, capsys):
+    assert main.run(["prepare", str(spec)]) == 0
+    said = capsys.readouterr().out
+    assert "digits-c/generated/contrast/2: ready, 1,000 images" in said
+    assert "two-kinds: 2 array(s) ready, 0 not" in said
+    arrays = sorted(path.parent.parent.name for path in (tmp_path / "cache").rglob("generated/fog/*/*/pixels.npy"))
+    assert arrays == ["2"]
+    stamp = next((tmp_path / "cache").rglob("generated/fog/*/*/pixels.npy")).stat().st_mtime_ns
+    assert main.run(["prepare", str(spec), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in report["prepared"]] == [
+        "digits-c/generated/contrast/2",
+        "digits-c/generated/fog/2",
+    ]
+    assert report["errors"] == []
+    assert next((tmp_path / "cache").rglob("generated/fog/*/*/pixels.npy")).stat().st_mtime_ns == stamp
+
+
+def test_eata_s_clean_images_are_prepared_too(spec, capsys):
+    spec.write_text(SPEC.replace("{method}", "eata"))
+    assert main.run(["prepare", str(spec)]) == 0
+    assert "digits-c/train: ready, 797 images" in capsys.readouterr().out
+
+
+def test_wrong_data_is_reported_and_the_rest_prepared(spec, tmp_path, capsys):
+    folder = tmp_path / "pictures"
+    for name, size in (("a/1.png", 60), ("b/2.png", 60)):
+        (folder / name).parent.mkdir(parents=True)
+        Image.fromarray(np.zeros((size, size, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "b/2.png").write_bytes((folder / "b/2.png").read_bytes()[:40])
+    text = spec.read_text() + (
+        "  - benchmark: image-folder\n"
+        "    benchmark_options: {image_size: 32, resize: 36, num_classes: 10}\n"
+        "    corruptions: [contrast]\n    severities: [1]\n"
+        "    models: [small-resnet-bn]\n    methods: [no-adapt]\n"
+        f"data: {{image-folder: {folder}}}\n"
+    )
+    spec.write_text(text)
+    assert main.run(["prepare", str(spec)]) == 2
+    said = capsys.readouterr()
+    assert "b/2.png" in said.err
+    assert "--skip-bad" in said.err
+    assert "two-kinds: 2 array(s) ready, 1 not" in said.out
+    assert main.run(["prepare", str(spec), "--skip-bad"]) == 0
+    assert "1 images, 1 left out" in capsys.readouterr().out
