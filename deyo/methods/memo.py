@@ -78,9 +78,9 @@ class MEMO:
 
     ``source`` [P] holds all parameters, end to end. ``context.options["memo_images_at_once"]`` is how many
     images one vectorised step holds (each with its own gradients of all parameters); by default 8 up to 64 px
-    on a GPU, which a single small image leaves idle, and 1 elsewhere. ``report``: entropy and prediction are those after the
-    step; ``passed_both`` marks the images stepped on; a run counts as skipped if none of its images was.
-    Nothing is reset in the report's sense.
+    on a GPU, which a single small image leaves idle, and 1 elsewhere. ``report``: entropy and prediction are
+    those after the step; ``passed_both`` marks the images stepped on; a run counts as skipped if none of its
+    images was. Nothing is reset in the report's sense.
     """
 
     name: ClassVar[str] = "memo"

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from parity_cases import network_for, rgb
+from PIL import Image
 from torch import nn
 
 from deyo.augment import augmix, content_keys
+from deyo.corruptions import corrupt
 from deyo.methods import create_method, method_lockstep, resolve_settings, settings_class
 from deyo.methods.memo import marginal_entropy
+from deyo.networks import load_network
 from deyo.types import ConfigError, MethodContext, Network, NetworkInfo
 
 Settings = settings_class("memo")
@@ -261,3 +267,22 @@ def test_impossible_settings_are_refused() -> None:
         )
     with pytest.raises(ConfigError, match="1 settings for 2 runs"):
         make(network_for("network_gn")[0], [Settings()], seeds=(1, 2))
+
+
+@pytest.mark.data
+@pytest.mark.skipif("DEYO_TEST_DATA" not in os.environ, reason="DEYO_TEST_DATA does not name the real data")
+def test_memo_helps_its_own_network_on_real_images() -> None:
+    """The GroupNorm network of MEMO's authors on CIFAR-10 (JPEG copies) under contrast at severity 4."""
+    from pyarrow import parquet
+
+    root, count = Path(os.environ["DEYO_TEST_DATA"]), 48
+    table = parquet.read_table(root / "cifar10_jpeg" / "test.parquet").slice(0, count)
+    pictures = [Image.open(io.BytesIO(row["bytes"])).convert("RGB") for row in table["image"].to_pylist()]
+    clean = torch.from_numpy(np.stack([np.array(picture) for picture in pictures]))
+    label = torch.tensor(table["label"].to_pylist())
+    pixels = corrupt(clean, "contrast", 4, seed=0, indices=torch.arange(count)).permute(0, 3, 1, 2).unsqueeze(0)
+    network = load_network(f"file:{root}/weights/cifar10_resnet26_gn_memo.safetensors@cifar-resnet26-gn")
+    memo = make(network, [Settings(views=32, learning_rate=5e-3)], precision="float32")
+    none = create_method("no-adapt", memo.context, [settings_class("no-adapt")()])
+    accuracy = [float((m.step(pixels)[0].argmax(1) == label).float().mean()) for m in (none, memo)]
+    assert accuracy[1] > accuracy[0] + 0.1
