@@ -277,7 +277,7 @@ def test_memo_helps_its_own_network_on_real_images() -> None:
 
     root, count = Path(os.environ["DEYO_TEST_DATA"]), 48
     table = parquet.read_table(root / "cifar10_jpeg" / "test.parquet").slice(0, count)
-    pictures = [Image.open(io.BytesIO(row["bytes"])).convert("RGB") for row in table["image"].to_pylist()]
+    pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in table["image"].to_pylist()]
     clean = torch.from_numpy(np.stack([np.array(picture) for picture in pictures]))
     label = torch.tensor(table["label"].to_pylist())
     pixels = corrupt(clean, "contrast", 4, seed=0, indices=torch.arange(count)).permute(0, 3, 1, 2).unsqueeze(0)
