@@ -44,15 +44,12 @@ class Score:
 
 def scores(data: SweepData) -> list[Score]:
     """The scores that the sweep's recorded samples offer: −entropy of every run, and PLPD of those that computed it
-    for every sample. Raises ``ConfigError`` where no run recorded samples.
+    for every sample; none where no run recorded samples.
     """
     done = [e for e in unique_runs(data).entries if e.status == "done"]
     table = data.samples([e.run_id for e in done]) if data.samples is not None and done else None
     if table is None or not len(table):
-        raise ConfigError(
-            "risk and coverage need each sample's entropy and PLPD, and no run of this sweep recorded samples: add "
-            "`samples: true` to its spec and run it again"
-        )
+        return []
     by_run = _by_run(table)
     return [s for e in done if e.run_id in by_run for s in _scores_of(e, by_run[e.run_id])]
 
@@ -92,6 +89,11 @@ def worst_group(found: Sequence[Score]) -> int | None:
 
 def build(data: SweepData, options: LayoutOptions) -> list[Table]:
     found = scores(data)
+    if not found:
+        raise ConfigError(
+            "risk and coverage need each sample's entropy and PLPD, and no run of this sweep recorded samples: add "
+            "`samples: true` to its spec and run it again"
+        )
     sections: dict[tuple[str, str], list[Score]] = {}
     for score in found:
         axes = score.entry.axes

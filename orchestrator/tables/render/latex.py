@@ -35,6 +35,7 @@ _SPECIAL = {
     "≤": r"\ensuremath{\leq}",
     "≥": r"\ensuremath{\geq}",
     "−": r"\ensuremath{-}",
+    "√": r"\ensuremath{\surd}",
     "∞": r"\ensuremath{\infty}",
     "✓": r"\ensuremath{\surd}",
     "–": r"\textendash{}",

@@ -1,0 +1,52 @@
+"""A sweep cut into parts that one panel of a plot can show: one network, scenario, severity, …"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.tables import names
+from orchestrator.tables.data import Entry, SweepData, getter
+
+AXES = (
+    "benchmark",
+    "benchmark_options",
+    "scenario",
+    "scenario_options",
+    "model",
+    "severity",
+    "batch_size",
+    "protocol",
+    "precision",
+    "max_images",
+)
+
+
+def panels(data: SweepData, axes: Sequence[str] = AXES) -> list[tuple[str, SweepData]]:
+    """(title, part) for each combination of the axes that vary; axes that follow from others give no title."""
+    chosen: list[str] = []
+    for axis in axes:
+        get, known = getter(axis), [getter(a) for a in chosen]
+        seen: dict[tuple[Any, ...], Any] = {}
+        if any(seen.setdefault(tuple(g(e) for g in known), get(e)) != get(e) for e in data.entries):
+            chosen.append(axis)
+    by = [getter(a) for a in chosen]
+    parts: dict[tuple[Any, ...], list[Entry]] = {}
+    for e in data.entries:
+        parts.setdefault(tuple(g(e) for g in by), []).append(e)
+    return [
+        (", ".join(names.title(a, v) for a, v in zip(chosen, key)), _part(data, entries))
+        for key, entries in parts.items()
+    ]
+
+
+def _part(data: SweepData, entries: Sequence[Entry]) -> SweepData:
+    members = set(map(id, entries))
+    return data.where(lambda e: id(e) in members)
+
+
+def slug(*words: str) -> str:
+    """Words as a file name."""
+    text = "-".join(w for w in words if w).lower()
+    kept = "".join(c if (c.isalnum() and c.isascii()) or c in ".-" else "-" for c in text)
+    return "-".join(part for part in kept.split("-") if part)
