@@ -1,0 +1,195 @@
+"""Doctor and the cluster probe: tokens, versions, openness, the hosts' views."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import doctor, hosts_child
+from orchestrator.cli.main import run as command_line
+from orchestrator.probe import ClusterError, ClusterFacts, is_loopback, probe, token_in_use, version_mismatch
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without a token."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def write_token(home: Path, mode: int) -> Path:
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text("secret-token")
+    path.chmod(mode)
+    return path
+
+
+def test_a_token_is_found_in_rays_own_order(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (token_in_use().present, token_in_use().mode) == (False, "disabled")
+    path = write_token(home, 0o600)
+    assert (token_in_use().source, token_in_use().mode) == (str(path), "token")
+    other = home / "other"
+    other.write_text("x")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(other))
+    assert token_in_use().path == other
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    assert token_in_use().source == "RAY_AUTH_TOKEN"
+
+
+def test_a_token_that_others_can_read_is_a_failure(home: Path) -> None:
+    path = write_token(home, 0o644)
+    check = doctor.token_check(needed=False)
+    assert check.ok is False
+    assert f"chmod 600 {path}" in check.detail
+    path.chmod(0o600)
+    assert doctor.token_check(needed=False).ok
+
+
+def test_a_token_that_is_switched_off_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_token(home, 0o600)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    check = doctor.token_check(needed=True)
+    assert check.ok is False
+    assert "RAY_AUTH_MODE=token" in check.detail
+
+
+def test_the_token_is_never_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_token(home, 0o600)
+    command_line(["doctor"])
+    assert "secret-token" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    """What Ray's dashboard says to those with the token ``good``, and to others."""
+    answers = {
+        "/api/version": {"ray_version": "2.60.0"},
+        "/nodes?view=summary": {
+            "data": {
+                "summary": [
+                    {
+                        "raylet": {
+                            "state": "ALIVE",
+                            "nodeManagerHostname": "w1",
+                            "nodeManagerAddress": "10.0.0.1",
+                            "resourcesTotal": {"CPU": 16.0, "GPU": 4.0, "memory": 1e11},
+                            "labels": {"ray.io/accelerator-type": "H100"},
+                            "isHeadNode": True,
+                        }
+                    },
+                    {"raylet": {"state": "DEAD", "nodeManagerHostname": "w2"}},
+                ]
+            }
+        },
+    }
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given = self.headers.get("Authorization")
+            status = 200 if given == "Bearer good" else 403 if given else 401
+            self.send_response(status)
+            self.end_headers()
+            if status == 200:
+                self.wfile.write(json.dumps(answers[self.path]).encode())
+
+        def log_message(self, *args: object) -> None:
+            return
+
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}"
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_a_dashboard_tells_its_live_hosts(dashboard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "good")
+    facts = probe(dashboard)
+    assert [node.name for node in facts.nodes] == ["w1"]
+    assert (facts.gpus, facts.biggest.gpu_type) == (4, "H100")
+
+
+@pytest.mark.parametrize("token", [None, "bad"])
+def test_a_missing_or_wrong_token_names_the_mode_and_the_path(
+    token: str | None, dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if token:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    with pytest.raises(ClusterError) as caught:
+        probe(dashboard)
+    message = str(caught.value)
+    assert "RAY_AUTH_MODE" in message
+    assert ("RAY_AUTH_TOKEN" if token else os.path.join(".ray", "auth_token")) in message
+
+
+def test_token_mode_without_a_token_is_said_before_ray_aborts(dashboard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ClusterError, match="there is no token"):
+        probe(dashboard)
+    with pytest.raises(ClusterError, match="there is no token"):
+        probe(dashboard.removeprefix("http://"))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host/path:1", "127.0.0.1:1", "http://127.0.0.1:1"])
+def test_addresses_where_no_cluster_is(address: str) -> None:
+    with pytest.raises(ClusterError):
+        probe(address)
+
+
+def test_versions_must_be_equal() -> None:
+    facts = ClusterFacts(address="h:1", ray_version="2.40.0", python_version="3.12.1", nodes=())
+    assert "2.40.0" in (version_mismatch(facts) or "")
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ["127.0.0.1:1", "localhost:1", "http://127.0.0.1:8265"]))
+    assert not any(map(is_loopback, ["10.0.0.1:6379", "http://head:8265"]))
+
+
+def test_a_host_answers_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").touch()
+    seen = hosts_child.look(
+        {"packages": ["torch", "no-such"], "data": [["a", str(tmp_path / "data"), "V"], ["b", "", "NO_SUCH_VARIABLE"]]}
+    )
+    assert seen["versions"]["torch"]
+    assert seen["versions"]["no-such"] == ""
+    assert seen["data"] == {
+        "a": {"path": str(tmp_path / "data"), "entries": 1},
+        "b": {"path": "", "entries": None},
+    }
+
+
+def test_hosts_that_lack_something_are_named() -> None:
+    here = hosts_child.look({"packages": ["ray", "torch"], "data": []})
+    answers = [
+        {**here, "host": "fine"},
+        {**here, "host": "old", "versions": {**here["versions"], "torch": "1.0"}},
+        {**here, "host": "bare", "data": {"imagenet-c": {"path": "/nowhere", "entries": None}}},
+        {"host": "gone", "error": "no answer in time"},
+    ]
+    checks = {check.name: check for check in doctor.host_checks(answers)}
+    assert "torch 1.0" in checks["host old"].detail
+    assert checks["host old"].ok is None
+    assert checks["host bare, data imagenet-c"].ok is False
+    assert checks["host gone"].ok is False
+
+
+def test_this_machine_by_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["doctor", "--json"]) == 0
+    names = [check["name"] for check in json.loads(capsys.readouterr().out)]
+    assert names == ["versions", "token", "resources"]
+
+
+def test_a_cluster_that_is_not_there_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["doctor", "--address", "127.0.0.1:1"]) == 1
+    assert "FAIL cluster: nothing answers" in capsys.readouterr().out
