@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from deyo.types import ConfigError, DataError
 from orchestrator.catalog import Catalog
@@ -76,26 +72,19 @@ def weight_checks(todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
 
 
 def mlflow_check(spec: SweepSpec, results: str) -> Check:
-    """Whether the tracking store can be reached: a server by its health page, a database by its socket or folder."""
+    """Whether the tracking store can be used. One that is down is no reason to stop: results wait for it."""
+    from orchestrator.tracking.options import TrackingOptions, redact, resolve_uri
+    from orchestrator.tracking.preflight import check_tracking
 
-    def look() -> str | Check:
-        from orchestrator.tracking.options import TrackingOptions, is_server, redact, resolve_uri, sqlite_path
-
+    try:
         uri = resolve_uri(TrackingOptions.from_spec(spec.mlflow.model_dump()).uri, results)
-        if uri is None:
-            return "off (results go to Parquet alone)"
-        if path := sqlite_path(uri):
-            return _writable(path.parent, f"SQLite, {path}")
-        if is_server(uri):
-            return _healthy(uri, redact(uri))
-        parts = urlsplit(uri)
-        socket.create_connection((parts.hostname or "localhost", parts.port or 5432), timeout=3).close()
-        return f"database at {parts.hostname}"
-
-    check = _attempt("mlflow", look)
-    if check.ok is False and "tracking_uri" not in check.detail:  # unreachable: the sweep runs all the same
-        return Check(name="mlflow", ok=None, detail=f"{check.detail}; the sweep runs and publishes it later")
-    return check
+    except ConfigError as error:
+        return Check(name="mlflow", ok=False, detail=str(error))
+    if uri is None:
+        return Check(name="mlflow", ok=True, detail="off (results go to Parquet alone)")
+    if problem := check_tracking(uri):
+        return Check(name="mlflow", ok=None, detail=f"{problem}; the sweep runs and publishes it later")
+    return Check(name="mlflow", ok=True, detail=redact(uri))
 
 
 def disk_check(todo: list[RunConfig], results: str) -> Check:
@@ -156,13 +145,16 @@ def local_facts() -> ClusterFacts:
 
     import torch
 
-    gpus = torch.cuda.device_count()
+    from orchestrator.session import fake_gpus
+
+    real = torch.cuda.device_count()
+    gpus = fake_gpus() or real
     node = Node(
         name=platform.node(),
         address="127.0.0.1",
         cpus=float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
         gpus=float(gpus),
-        gpu_type=torch.cuda.get_device_name(0) if gpus else "",
+        gpu_type=torch.cuda.get_device_name(0) if real else "",
         memory_bytes=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
         head=True,
     )
@@ -238,17 +230,6 @@ def _existing(path: Path) -> Path:
     while not path.is_dir():
         path = path.parent
     return path
-
-
-def _healthy(uri: str, shown: str) -> str:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{uri}/health", timeout=3) as answer:
-            return f"server {shown} answers {answer.status}"
-    except urllib.error.HTTPError as error:
-        raise DataError(f"server {shown} answers {error.code}") from None
-    except OSError as error:
-        raise DataError(f"server {shown} cannot be reached ({getattr(error, 'reason', error)})") from None
 
 
 def _bytes(config: RunConfig) -> int:
