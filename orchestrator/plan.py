@@ -6,6 +6,7 @@ plan.todo                       # what ``run`` would run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,8 @@ INTERRUPTIONS = frozenset(
 
 COMPARED = ("weights_id", "numerics_version", "record_samples", "code_digest")
 """Stamps that say whether a stored result is the one that would be made today."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,7 @@ def _called(name: str, *values: Any) -> str:
 
 def _brief(value: Any) -> str:
     """Hashes by their first 12 digits."""
-    text = str(value).removeprefix("sha256:")
-    return text[:12] if len(text) == 64 else text
+    return _SHA256.sub(lambda found: found[0][:12], str(value).removeprefix("sha256:"))
 
 
 def with_retries(plan: Plan, select: Callable[[PlannedRun], bool] = lambda run: True) -> Plan:
