@@ -19,6 +19,7 @@ from deyo.methods.base import LockstepMethod, run_stages
 from deyo.types import Method, StepReport
 
 WARM_UP_STEPS = 2
+INDUCTOR: dict[str, bool] = {}
 
 
 def accelerate(method: Method, *, compile: bool = True) -> Method:
@@ -76,7 +77,7 @@ class GraphRunner:
 
     def _capture(self, method: LockstepMethod, pixels: Tensor) -> None:
         if self.compile:
-            method.network.forward_module = torch.compile(method.network.module, dynamic=False)
+            method.network.forward_module = torch.compile(method.network.module, dynamic=False, options=INDUCTOR)
         self.pixels = pixels.clone()
         stream = torch.cuda.Stream()
         self._warm_up(method, stream)

@@ -75,11 +75,13 @@ class RunsNetwork(nn.Module):
         self.columns = None if columns is None else torch.as_tensor(columns, device=context.device)
         shape = (1, 1, 3, 1, 1)
         self.register_buffer("mean", torch.tensor(network.mean, device=context.device).view(shape))
+        self.register_buffer("white", torch.tensor(255.0, device=context.device))
         self.register_buffer("std", torch.tensor(network.std, device=context.device).view(shape))
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """uint8 [R, B, 3, H, W] -> the network's input, normalised in float32, then in the profile's dtype."""
-        return ((pixels.to(torch.float32) / 255.0 - self.mean) / self.std).to(self.activations)
+        # Divided by a tensor, since a GPU divides by a Python number through its reciprocal, which rounds twice.
+        return ((pixels.to(torch.float32) / self.white - self.mean) / self.std).to(self.activations)
 
     def forward(
         self,

@@ -147,7 +147,8 @@ class RunBatchNorm(RunNorm):
     def _plain_batch_norm_suffices(self, x: Tensor, area: int) -> bool:
         state = self.state
         one_run = state.runs == 1 and state.mask is None and state.statistics == "batch"
-        return one_run and state.prior == 0.0 and x.shape[0] * area > 1
+        plain = one_run and state.prior == 0.0 and x.shape[0] * area > 1
+        return plain and not torch.compiler.is_compiling()  # compiled, the one pass below is the faster
 
     def _running(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()
@@ -161,16 +162,18 @@ class RunBatchNorm(RunNorm):
         runs, mask = self.state.runs, self.state.mask
         split = self._split(x)
         axes = (1, *range(3, split.dim()))
+        # One pass over x: sums of what is left after taking the source's mean away, which keeps them small.
+        origin = self.running_mean.to(split.dtype)
+        centred = split - self._along(origin.unsqueeze(0), split)
         if mask is None:
-            var, mean = torch.var_mean(split, dim=axes, correction=0)
             values = torch.full((runs, 1), split.shape[1] * area, device=x.device)
         else:
-            keep = mask.view(runs, -1, *[1] * (split.dim() - 2))
             values = mask.sum(1, keepdim=True) * area
-            count = values.clamp(min=1).to(split.dtype)
-            mean = torch.where(keep, split, 0).sum(axes) / count
-            centred = torch.where(keep, split - self._along(mean, split), 0)
-            var = centred.square().sum(axes) / count
+            centred = torch.where(mask.view(runs, -1, *[1] * (split.dim() - 2)), centred, 0)
+        count = values.clamp(min=1).to(split.dtype)
+        offset = centred.sum(axes) / count
+        var = (centred.square().sum(axes) / count - offset.square()).clamp(min=0)
+        mean = origin + offset
         return self._with_running(mean, var, values)
 
     def _with_running(self, mean: Tensor, var: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

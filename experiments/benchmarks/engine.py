@@ -24,7 +24,7 @@ import torch
 import torchvision
 from torch import nn
 
-from deyo.fast import accelerate
+from deyo import fast
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
 from experiments.benchmarks.published import PublishedStep
@@ -105,7 +105,7 @@ def _published_scores(step: PublishedStep, images: torch.Tensor) -> tuple[torch.
 
 
 def build_ours(
-    name: str, method: str, batch: int, runs: int, precision: str, select: str, device: torch.device, fast: bool
+    name: str, method: str, batch: int, runs: int, precision: str, select: str, device: torch.device, on_gpu: bool
 ) -> tuple[Any, torch.Tensor]:
     """The engine's method and pixels [R, B, 3, 224, 224]."""
     margins = (
@@ -124,7 +124,7 @@ def build_ours(
     pixels = pixels.permute(0, 1, 4, 2, 3)
     if select == "shares" and method in ("eata", "sar", "deyo"):
         _set_shares(built, pixels)
-    return (accelerate(built) if fast else built), pixels
+    return (fast.accelerate(built) if on_gpu else built), pixels
 
 
 def _set_shares(method: Any, pixels: torch.Tensor) -> None:
@@ -139,25 +139,28 @@ def _set_shares(method: Any, pixels: torch.Tensor) -> None:
     method.step(pixels)
 
 
-def run_case(
-    case: str, device: torch.device, seconds: float, selects: list[str], baseline: dict[Any, float]
-) -> list[dict]:
+def run_case(case: str, device: torch.device, options: argparse.Namespace, baseline: dict[Any, float]) -> list[dict]:
     name, batch, runs, precision, *rest = case.split(":")
     methods = rest[0].split("+") if rest else ["deyo"]
     rows = []
     for method in methods:
-        for select in selects:
+        for select in options.select.split("+"):
             if select == "shares" and (int(batch) < 8 or method == "tent"):
                 continue
             key = (name, method, int(batch), select)
             if key not in baseline:
-                baseline[key] = published_speed(name, method, int(batch), select, device, seconds)
-            rows.append(_measure_ours(key, int(runs), precision, device, seconds, baseline[key]))
+                baseline[key] = published_speed(name, method, int(batch), select, device, options.seconds)
+            rows.append(_measure_ours(key, int(runs), precision, device, options, baseline[key]))
     return rows
 
 
 def _measure_ours(
-    key: tuple[str, str, int, str], runs: int, precision: str, device: torch.device, seconds: float, published: float
+    key: tuple[str, str, int, str],
+    runs: int,
+    precision: str,
+    device: torch.device,
+    options: argparse.Namespace,
+    published: float,
 ) -> dict[str, Any]:
     name, method, batch, select = key
     start = time.perf_counter()
@@ -168,7 +171,9 @@ def _measure_ours(
     built, pixels = build_ours(name, method, batch, runs, precision, select, device, device.type == "cuda")
     built.step(pixels)
     prepared = time.perf_counter() - start
-    speed = measure(lambda: built.step(pixels), runs * batch, device, seconds=seconds)
+    speed = measure(lambda: built.step(pixels), runs * batch, device, seconds=options.seconds)
+    if options.profile:
+        print_kernels(lambda: built.step(pixels))
     share = float(built.report.passed_both.float().mean())
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     row = {
@@ -194,26 +199,44 @@ def _measure_ours(
     return row
 
 
+def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
+    """The 30 kernels that take most time of ``step``."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    events = sorted(profiler.key_averages(), key=lambda e: -e.device_time_total)
+    total = sum(e.device_time_total for e in events) / steps / 1000
+    print(f"kernels {total:.2f} ms a step", flush=True)
+    for event in events[:30]:
+        print(
+            f"  {event.device_time_total / steps / 1000:7.3f} ms {event.count // steps:5d}x {event.key[:110]}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=DEFAULT_CASES)
     parser.add_argument("--select", default="all")
+    parser.add_argument("--inductor", default="", help="Inductor options to switch on, joined by +")
+    parser.add_argument("--cudnn-benchmark", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="print the kernels that take most of our step")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out")
     options = parser.parse_args()
     device = torch.device(options.device)
-    card = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.processor()} {os.cpu_count()} cores"
-    )
+    fast.INDUCTOR = dict.fromkeys(filter(None, options.inductor.split("+")), True)
+    torch.backends.cudnn.benchmark = options.cudnn_benchmark
+    cpu = f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
     print(f"card {card}; torch {torch.__version__}; {datetime.date.today()}", flush=True)
     rows: list[dict[str, Any]] = []
     baseline: dict[Any, float] = {}
     for case in options.cases.split(","):
         try:
-            rows += run_case(case, device, options.seconds, options.select.split("+"), baseline)
+            rows += run_case(case, device, options, baseline)
         except Exception as error:  # one case that fails must not cost the others their figures
             print(f"{case}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
         _save(rows, card, options.out)
