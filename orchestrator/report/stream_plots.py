@@ -96,11 +96,9 @@ def _panel(
     axes.set_title(title)
     axes.xaxis.set_major_formatter(lambda v, _: f"{v / 1000:g}k" if v >= 10_000 else f"{v:g}")
     legend(axes, [names.title("label", v) for v in labels])
-    seeds = sorted({e.replicate[0] for e in part.entries})
-    caption = (
-        f"{title}: {y} along the stream; line: mean over seeds {', '.join(map(str, seeds[:6]))}, "
-        "band: ± one standard deviation"
-        + (", each seed averaged over corruptions first." if len(part.values("corruption")) > 1 else ".")
+    seeds = len({e.replicate for e in part.entries if e.run_id in curves})
+    caption = f"{title}: {y} along the stream; line: mean over n={seeds} seeds, band: ± one standard deviation" + (
+        ", each seed averaged over corruptions first." if len(part.values("corruption")) > 1 else "."
     )
     return [Plot(name=slug(name, title), title=title, caption=caption, figure=figure)]
 

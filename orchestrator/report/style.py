@@ -123,6 +123,7 @@ def to_svg(figure: Figure) -> str:
     out = io.StringIO()
     with styled():
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    figure.set_layout_engine("none")  # the layout is made: further formats need not make it again
     text = out.getvalue()
     return _PATH.sub(lambda path: _DECIMALS.sub(r"\1", path[0]), text[text.index("<svg") :])
 

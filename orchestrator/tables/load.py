@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from deyo.types import ConfigError, DataError
 from orchestrator.tables.data import SweepData, from_runs
 
+SAMPLE_COLUMNS = ("run_id", "position", "label", "group", "prediction", "entropy", "plpd")
+
 if TYPE_CHECKING:
     from orchestrator.results import Results
     from orchestrator.types import PlannedRun
@@ -34,7 +36,7 @@ def load(
         sweep=name,
         planned=_planned(target, overrides, smoke, results) if is_spec_file(target) else _kept(results),
         failures=results.failures(),
-        samples=results.samples,
+        samples=lambda run_ids: results.samples(run_ids, columns=SAMPLE_COLUMNS),
     )
     return data, results
 

@@ -173,7 +173,8 @@ class _Numbers:
         corruptions = dict.fromkeys(e.axes["corruption"] for e in entries)
         model, *flags = first["model"].split("+")
         variants = {confidence} if confidence else {"with-plpd"} if "plpd" in flags else {"", "without-plpd"}
-        place = (first["benchmark"], first["scenario"], first["severity"], model, first["method"])
+        method = "no-adapt" if confidence and not adapts(first) else first["method"]
+        place = (first["benchmark"], first["scenario"], first["severity"], model, method)
 
         def lookup(corruption: str) -> Published | None:
             candidates = self.by_place.get((*place, corruption, column.metric), ())
@@ -184,6 +185,11 @@ class _Numbers:
         if len(corruptions) == CORRUPTIONS_OF_PAPER:
             return lookup(AVERAGE)
         return _average_of([lookup(c or "") for c in corruptions])
+
+
+def adapts(axes: Mapping[str, Any]) -> bool:
+    """Whether runs of these axes change the network (a learning rate of 0 only watches it)."""
+    return axes["method"] != "no-adapt" and axes["settings"].get("learning_rate") != 0
 
 
 def _fits(number: Published, axes: Mapping[str, Any], lone: set[str], variants: set[str]) -> bool:

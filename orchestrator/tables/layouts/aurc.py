@@ -16,6 +16,7 @@ from orchestrator.tables.best import mark_best
 from orchestrator.tables.data import Entry, Replicate, SweepData
 from orchestrator.tables.layouts.base import Layout, LayoutOptions, unique_runs
 from orchestrator.tables.model import Cell, Column, Row, Table
+from orchestrator.tables.paper import adapts
 from orchestrator.tables.pivot import spread_note
 from orchestrator.tables.provenance import caption
 from orchestrator.tables.statistics import Summary, mean_std
@@ -128,10 +129,17 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
         mark_best(table).with_notes(
             "Samples sorted by confidence, ties in stream order; AURC is the mean risk over all coverages, E-AURC "
             "what it exceeds a perfect score's by.",
+            "BatchNorm statistics are those of each run's method: running ones for no-adapt, the batch's for others.",
+            _adapting([s.entry for s in found]),
             spread_note(data, options.pivot.ddof, expected),
             *caption([s.entry for s in found]),
         )
     ]
+
+
+def _adapting(entries: Sequence[Entry]) -> str:
+    labels = dict.fromkeys(names.title("label", e.axes["label"]) for e in entries if adapts(e.axes))
+    return f"Scored while adapting, not before: {', '.join(labels)}." if labels else ""
 
 
 def _by_row(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
