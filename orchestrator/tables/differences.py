@@ -10,7 +10,7 @@ from typing import Any
 from deyo.types import ConfigError
 from orchestrator.tables.beside import Reference, beside
 from orchestrator.tables.data import Entry, SweepData, hashable
-from orchestrator.tables.intervals import check_kind, excludes_zero, interval, mean_difference
+from orchestrator.tables.intervals import check_kind, excludes_zero, interval, mean_difference, used
 from orchestrator.tables.metrics import Metric, metric, shown
 from orchestrator.tables.model import Cell, Column, Row, Table
 from orchestrator.tables.paper import with_paper
@@ -83,13 +83,7 @@ def difference_cell(pairs: Pairs, expected: int, like: Cell, kind: str) -> Cell:
     """The mean of paired differences with its interval, flagged where it is not distinguishable from zero."""
     mean = mean_difference(pairs)
     found = interval(pairs, kind) if mean is not None else None
-    summary = Summary(
-        mean=mean,
-        std=None,
-        n=len(pairs),
-        expected=expected,
-        values={},
-    )
+    summary = Summary(mean=mean, std=None, n=len(used(pairs)), expected=expected)
     flag = "" if mean is None or excludes_zero(found) else "unclear"
     return Cell(summary=summary, decimals=like.decimals, signed=True, interval=found, flag=flag)
 
@@ -140,11 +134,8 @@ def versus_method(table: Table, label: str, kind: str = "t") -> Table:
 
 def _said(kind: str) -> str:
     if kind == "bootstrap":
-        return "95 % bootstrap intervals (percentiles; corruptions and seeds drawn independently)"
-    return (
-        "95 % t intervals (over the seeds; over several corruptions, the wider of the interval over seeds' means and "
-        "the one over corruptions' means)"
-    )
+        return "95 % bootstrap intervals (percentiles; seeds and corruptions both drawn)"
+    return "95 % t intervals (over seeds, each averaged over its corruptions first; with one seed, over corruptions)"
 
 
 def _all(table: Table) -> Iterable[tuple[Row, Column, Cell | None]]:

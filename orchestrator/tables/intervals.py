@@ -26,31 +26,44 @@ def check_kind(kind: str) -> str:
     return kind
 
 
+def used(pairs: Pairs) -> Pairs:
+    """The pairs that count: those of seeds that have every condition (a seed that lacks one would be compared on an
+    easier or a harder set); all of them where no seed is complete.
+    """
+    conditions = {c for _, c in pairs}
+    by_seed: dict[Hashable, int] = {}
+    for seed, _ in pairs:
+        by_seed[seed] = by_seed.get(seed, 0) + 1
+    complete = {seed for seed, n in by_seed.items() if n == len(conditions)}
+    return {k: v for k, v in pairs.items() if k[0] in complete} if complete else pairs
+
+
 def mean_difference(pairs: Pairs) -> float | None:
-    """The mean over conditions of the means over seeds: each condition counts the same."""
-    means = _means(pairs, 1)
+    """The mean over conditions of the means over seeds, of the pairs that count."""
+    means = _means(used(pairs), 1)
     return math.fsum(means) / len(means) if means else None
 
 
 def interval(pairs: Pairs, kind: str = "t") -> Interval | None:
     """The 95 % interval of ``mean_difference``; None for a single pair.
 
-    Pairs of one corruption share its difficulty and pairs of one seed share its network and order, so neither
-    are independent. With one condition the seeds are the sample. With several, "t" takes the means by condition
-    as one sample and the means by seed as another, and gives the wider interval; "bootstrap" (percentiles,
-    ``RESAMPLES`` draws, fixed seed) draws conditions and seeds independently, with replacement.
+    "t": Student's over seeds, each seed averaged over its conditions first, so the corruptions are taken as given,
+    as in the paper's tables; with one seed (or none that is complete) over the conditions. "bootstrap": percentiles
+    of ``RESAMPLES`` draws (fixed seed) of seeds and of conditions, independently and with replacement: the
+    corruptions are taken as a sample too.
     """
-    seeds = {s for s, _ in pairs}
-    conditions = {c for _, c in pairs}
-    if len(pairs) < 2 or (len(seeds) < 2 and len(conditions) < 2):
+    pairs = used(pairs)
+    seeds, conditions = {s for s, _ in pairs}, {c for _, c in pairs}
+    if len(seeds) < 2 and len(conditions) < 2:
         return None
     if kind == "bootstrap":
         return _bootstrap(pairs)
-    centre = mean_difference(pairs)
-    if centre is None:
-        return None
-    half = max(_half_width(_means(pairs, axis)) for axis in (0, 1))
-    return centre - half, centre + half
+    balanced = len(pairs) == len(seeds) * len(conditions)
+    sample = _means(pairs, 0 if len(seeds) > 1 and balanced else 1)
+    if len(sample) < 2:
+        sample = list(pairs.values())
+    centre, half = mean_difference(pairs), _half_width(sample)
+    return None if centre is None else (centre - half, centre + half)
 
 
 def excludes_zero(found: Interval | None) -> bool:
@@ -66,12 +79,10 @@ def _means(pairs: Pairs, axis: int) -> list[float]:
 
 
 def _half_width(sample: Sequence[float]) -> float:
-    """Half the t interval of a sample's mean; 0 where the sample has one member and says nothing."""
-    n = len(sample)
-    if n < 2:
-        return 0.0
+    """Half the t interval of the mean of a sample of at least two."""
     from scipy.special import stdtrit
 
+    n = len(sample)
     spread = float(np.std(np.asarray(sample), ddof=1))
     return float(stdtrit(n - 1, 0.5 + LEVEL / 2)) * spread / math.sqrt(n)
 

@@ -151,9 +151,9 @@ def _replicate_value(
         return None, "absent"
     if any(math.isnan(v) for v in numbers):
         return None, "nan"
-    if not weighted:
+    weights = [runs[c].row["images"] or 0 for c in conditions] if weighted else [1]
+    if len(set(weights)) == 1 and weights[0]:  # equal weights: the plain mean, to the last bit
         return math.fsum(numbers) / len(numbers), ""
-    weights = [runs[c].row["images"] or 0 for c in conditions]
     if not sum(weights):
         return None, "absent"
     return math.fsum(v * w for v, w in zip(numbers, weights)) / sum(weights), ""

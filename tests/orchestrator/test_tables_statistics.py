@@ -12,7 +12,7 @@ from scipy import stats
 from tables_fakes import CORRUPTIONS, config, grid, sweep
 
 from deyo.types import ConfigError
-from orchestrator.tables.intervals import excludes_zero, interval, mean_difference
+from orchestrator.tables.intervals import excludes_zero, interval, mean_difference, used
 from orchestrator.tables.metrics import metric
 from orchestrator.tables.statistics import mean_std, summarise
 
@@ -147,14 +147,27 @@ def test_interval_over_seeds_is_the_paired_t_interval(differences):
         assert low == high == pytest.approx(np.mean(differences))
 
 
-def test_seeds_of_one_corruption_are_not_taken_as_independent():
-    """Three seeds that agree on each of three corruptions say nothing about a fourth corruption."""
+def test_t_takes_the_corruptions_as_given_and_bootstrap_as_a_sample():
+    """Seeds that agree on each of three corruptions: sure of these three, not of a fourth."""
     by_condition = {"a": 3.0, "b": 0.1, "c": -1.0}
-    differences = {(seed, c): d for seed in range(3) for c, d in by_condition.items()}
+    differences = {(seed, c): d + 0.01 * seed for seed in range(3) for c, d in by_condition.items()}
     low, high = interval(differences)
-    assert low < 0 < high
-    naive = stats.t.interval(0.95, 8, loc=0.7, scale=stats.sem(list(differences.values())))
-    assert high - low > naive[1] - naive[0]
+    assert low > 0
+    assert (low, high) == pytest.approx(stats.t.interval(0.95, 2, loc=0.71, scale=stats.sem([0.70, 0.71, 0.72])))
+    assert interval(differences, "bootstrap")[0] < 0
+
+
+def test_one_seed_is_judged_over_its_corruptions():
+    differences = {(0, c): d for c, d in zip("abcd", (1.0, 1.2, 0.9, 1.1))}
+    expected = stats.t.interval(0.95, 3, loc=1.05, scale=stats.sem([1.0, 1.2, 0.9, 1.1]))
+    assert interval(differences) == pytest.approx(expected)
+
+
+def test_a_seed_that_lacks_a_corruption_does_not_shift_the_mean():
+    differences = {(s, c): {"easy": 1.0, "hard": 9.0}[c] for s in (0, 1, 2) for c in ("easy", "hard")}
+    del differences[2, "easy"]
+    assert mean_difference(differences) == pytest.approx(5.0)
+    assert len(used(differences)) == 4
 
 
 def test_what_is_distinguishable():
