@@ -1,4 +1,4 @@
-"""The parent run's artifacts: the tables, the plots, the resolved spec; and its description."""
+"""The parent run's artifacts: tables, report with its plots, resolved spec; and the parent's description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.tracking.options import redact
 from orchestrator.tracking.source import Source
 from orchestrator.tracking.state import SweepInfo
 
-NOTE_RUNS = 2000  # beyond, the table is made at the end only
+NOTE_RUNS = 2000  # beyond, the table is made at the end only, and no plots
 
 
 def write(folder: Path, info: SweepInfo, source: Source) -> list[str]:
@@ -25,7 +25,7 @@ def write(folder: Path, info: SweepInfo, source: Source) -> list[str]:
     A table or plot that cannot be drawn must not keep the others from being published.
     """
     problems = []
-    for part in (_spec, _tables, _plots):
+    for part in (_spec, _tables, _report):
         try:
             part(folder, info, source)
         except Exception as error:
@@ -38,7 +38,7 @@ def note(info: SweepInfo, source: Source, committed: int) -> str:
     facts = (
         f"Sweep **{info.sweep}**: {committed} of {max(info.runs, committed)} runs in the store. "
         f"Parquet: `{redact(info.root)}/{info.sweep}/tables`. "
-        "Tables, plots and the resolved spec are among the artifacts; the runs are nested below."
+        "Report, tables, plots and the resolved spec are among the artifacts; the runs are nested below."
     )
     try:
         table = source.tables().get("table.md", "")
@@ -80,10 +80,10 @@ def _tables(folder: Path, info: SweepInfo, source: Source) -> None:
         (folder / "tables" / name).write_text(text, encoding="utf-8")
 
 
-def _plots(folder: Path, info: SweepInfo, source: Source) -> None:
-    target = folder / "plots"
-    target.mkdir()
-    source.plots(target)
+def _report(folder: Path, info: SweepInfo, source: Source) -> None:
+    """The report with its plots; of a very large sweep, ``deyo-sweep report`` draws it on request."""
+    if len(source.committed()) <= NOTE_RUNS:
+        source.report(folder)
 
 
 def _cut(text: str, limit: int) -> str:

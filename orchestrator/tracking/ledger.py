@@ -17,7 +17,7 @@ from orchestrator.types import Failure, FailureClass, PlannedRun
 
 MAX_WAITING = 2000  # finished runs held in memory; the others are read from the store
 MAX_WITH_CURVES = 100  # of these, how many keep the points of their curves
-MAX_POINTS = 2000  # of one run, between two visits
+MAX_POINTS = 20_000  # of one run, between two visits (a resumed run hands on all its rows anew)
 
 
 class Ledger:

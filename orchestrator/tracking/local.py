@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from orchestrator.tracking.options import is_remote_root, local_root
+from orchestrator.tracking.options import is_remote_root, local_root, sqlite_path
 
 
 def folder(root: str) -> Path:
@@ -26,14 +26,23 @@ def folder(root: str) -> Path:
     return cache / "mlflow" / hashlib.sha256(root.encode()).hexdigest()[:16]
 
 
-def remember(root: str, sweep: str, uri: str, granularity: str) -> None:
-    """Note the store in use, for ``deyo-sweep ui`` and ``sync-mlflow``."""
-    noted = {"granularity": granularity} if urlsplit(uri).password else {"uri": uri, "granularity": granularity}
+def remember(root: str, sweep: str, uri: str, granularity: str, *, clean: bool) -> None:
+    """Note the store in use, for ``deyo-sweep ui`` and ``sync-mlflow``, and whether everything is published."""
+    noted: dict[str, Any] = {"granularity": granularity, "clean": clean, "uri_sha256": _digest(uri)}
+    if not urlsplit(uri).password:
+        noted["uri"] = uri
     path = _file(root, sweep, "json")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.part")
     partial.write_text(json.dumps(noted) + "\n")
     partial.replace(path)
+
+
+def is_clean(root: str, sweep: str, uri: str) -> bool:
+    """Whether the last publisher left nothing to do in the store ``uri``, and that store is still there."""
+    noted, database = recall(root, sweep), sqlite_path(uri)
+    there = database is None or database.exists()
+    return bool(noted.get("clean")) and noted.get("uri_sha256") == _digest(uri) and there
 
 
 def recall(root: str, sweep: str) -> dict[str, Any]:
@@ -62,6 +71,10 @@ def artifacts_uri(root: str, sweep: str) -> str:
 
 def _file(root: str, sweep: str, ending: str) -> Path:
     return folder(root) / f"{_safe(sweep)}.{ending}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _safe(sweep: str) -> str:

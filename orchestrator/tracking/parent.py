@@ -19,6 +19,7 @@ from orchestrator.tracking.summary import millis, sweep_points
 HEARTBEAT = PREFIX + "heartbeat"
 PUBLISHER = PREFIX + "publisher"
 GRANULARITY = PREFIX + "granularity"
+ARTIFACTS = PREFIX + "artifacts_of"
 HEARTBEAT_SECONDS = 30.0
 LIVE_SECONDS = 120.0
 REFRESH_SECONDS = 60.0
@@ -38,6 +39,7 @@ class Parent:
         self._beat = self._shown = 0.0
         self._refreshed = (0, False)
         self._artifacts_done = False
+        self._artifacts_mark = ""
 
     @property
     def opened(self) -> bool:
@@ -51,6 +53,7 @@ class Parent:
             mlflow_id = mine[0].mlflow_id
             self._remote.log(mlflow_id, tags=tags)
             self._remote.set_status(mlflow_id, RUNNING)
+            self._artifacts_mark = mine[0].tags.get(ARTIFACTS, "")
         else:
             mlflow_id = self._remote.create(experiment_id, self._info.sweep, tags=tags, start=0, parent=None)
         self.experiment_id, self.mlflow_id = experiment_id, mlflow_id
@@ -121,12 +124,18 @@ class Parent:
         return True
 
     def _log_artifacts(self) -> None:
+        """Make and upload them, unless those of the same runs and spec are there."""
+        spec = artifacts.sha256(naming.shown_value(artifacts.without_secrets(self._info.resolved)))
+        mark = f"{naming.published_mark(self._source.committed())} {spec[:16]}"
+        if mark == self._artifacts_mark:
+            return
         with tempfile.TemporaryDirectory(prefix="deyo-sweep-") as folder:
             problems = artifacts.write(Path(folder), self._info, self._source)
             self._remote.log_folder(self.mlflow_id, Path(folder))
+        tags = {ARTIFACTS: mark}
         if problems:
-            tags = {PREFIX + "artifact_problems": naming.tag_value("; ".join(problems))}
-            self._remote.log(self.mlflow_id, tags=tags)
+            tags[PREFIX + "artifact_problems"] = naming.tag_value("; ".join(problems))
+        self._remote.log(self.mlflow_id, tags=tags)
 
     def _tags(self) -> dict[str, str]:
         text = naming.shown_value(artifacts.without_secrets(self._info.resolved))

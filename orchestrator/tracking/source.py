@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,9 @@ from deyo.types import ConfigError
 from orchestrator import schema
 from orchestrator.tracking.naming import axes, group_key
 from orchestrator.types import Failure, PlannedRun
+
+if TYPE_CHECKING:
+    from orchestrator.tables.data import SweepData
 
 _TABLE_FORMATS = {"markdown": "md", "csv": "csv", "html": "html", "json": "json", "latex": "tex"}
 _READ_RUNS = 200
@@ -65,8 +68,8 @@ class Source(Protocol):
     def tables(self) -> Mapping[str, str]:
         """The sweep's main table by file name (``table.md``, ``table.csv``, ``table.html``, ...)."""
 
-    def plots(self, folder: Path) -> None:
-        """Draw the sweep's plots as PNG files into ``folder``."""
+    def report(self, folder: Path) -> None:
+        """Write the sweep's page ``report.html`` and its plots ``plots/*.png`` into ``folder``."""
 
     def failures(self) -> Mapping[str, Failure]:
         """The last failure of each run without a commit."""
@@ -137,19 +140,27 @@ class StoreSource:
         return self._results.aggregates().to_pylist() if self._results is not None else []
 
     def tables(self) -> Mapping[str, str]:
-        from orchestrator.tables.data import from_runs
         from orchestrator.tables.render import render
         from orchestrator.tables.request import make_tables
 
-        planned = self.planned()
-        data = from_runs(self._table(), sweep=self._sweep, planned=planned or None, failures=self._results.failures())
+        data = self._data()
         if not data.entries:
             return {}
         tables = make_tables(data)
         return {f"table.{ending}": render(tables, name) for name, ending in _TABLE_FORMATS.items()}
 
-    def plots(self, folder: Path) -> None:
-        raise NotImplementedError
+    def report(self, folder: Path) -> None:
+        from orchestrator.report.build import write_report
+
+        data = self._data()
+        if data.entries:
+            write_report(data, self._results, folder, formats=("png",))
+
+    def _data(self) -> SweepData:
+        from orchestrator.tables.data import from_runs
+
+        planned = self.planned() or None
+        return from_runs(self._table(), sweep=self._sweep, planned=planned, failures=self.failures())
 
     def failures(self) -> Mapping[str, Failure]:
         self._table()

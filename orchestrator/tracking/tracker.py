@@ -60,6 +60,8 @@ class MlflowTracker:
 
     def sweep_started(self, sweep: str, plan: Plan, resolved_spec: Mapping[str, Any]) -> None:
         with self._guarded():
+            if not plan.todo and local.is_clean(self._root, sweep, self._uri):
+                return  # nothing to run, and MLflow shows all: no process is needed
             self._queue.put(("plan", sweep, plan, resolved_spec))
             self._feeder = threading.Thread(target=self._feed, name="mlflow-feeder", daemon=True)
             self._feeder.start()
@@ -124,6 +126,7 @@ class MlflowTracker:
         """Wait for what is not published, at most ``options.close_seconds`` and not at all for a dead server."""
         if self._feeder is None or self._closed:
             return
+        self._status["idle"] = False
         self._queue.put(("close", self._options.close_seconds))
         self._queue.put(_STOP)
         try:
@@ -131,6 +134,9 @@ class MlflowTracker:
         finally:
             self._closed = True
             self._end_process()
+            if self._first is not None and self._status.get("idle") and self.degraded() is None:
+                granularity = self._first[1].granularity
+                local.remember(self._root, self._sweep, self._uri, granularity, clean=True)
 
     # The link ------------------------------------------------------------------------------------------
 
@@ -169,7 +175,8 @@ class MlflowTracker:
         if message[0] != "plan":
             return message
         _, sweep, plan, resolved = message
-        local.remember(self._root, sweep, self._uri, granularity := self._granularity(plan))
+        granularity = self._granularity(plan)
+        local.remember(self._root, sweep, self._uri, granularity, clean=False)
         sizes: Mapping[str, int] = {}
         if granularity == "group":
             sizes = Counter(group_key(axes(r.config)) for r in plan.runs)

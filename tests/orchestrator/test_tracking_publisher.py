@@ -98,6 +98,7 @@ def test_the_parent_has_metrics_table_plots_and_spec() -> None:
     assert parent["status"] == "FINISHED"
     assert parent["files"] == [
         "plots/accuracy.png",
+        "report.html",
         "spec/resolved.json",
         "spec/resolved.yaml",
         "tables/table.csv",

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tracking_drive import Drive, all_runs, by_key, check_whole_sweep, client, steps_of, sweep_of, wait_for
 
 from orchestrator.tracking.options import sqlite_uri
+from orchestrator.types import RunStatus
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables; making them takes seconds."""
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    client(sqlite_uri(path)).search_experiments(max_results=1)
+    return path
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> str:
+def uri(tmp_path: Path, empty_database: Path) -> str:
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
     return sqlite_uri(tmp_path / "mlflow.db")
 
 
@@ -44,6 +56,7 @@ def test_a_sweep_on_sqlite(tmp_path: Path, uri: str, capfd: pytest.CaptureFixtur
     assert not (Path.cwd() / "mlruns").exists()
 
 
+@pytest.mark.slow
 def test_resume_after_the_death_of_driver_and_publisher(tmp_path: Path, uri: str) -> None:
     runs = sweep_of(2)
     first = Drive(tmp_path, uri, runs)
@@ -94,7 +107,7 @@ time.sleep(120)
 """
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_killed_driver_leaves_no_run_running(tmp_path: Path, uri: str, sign: signal.Signals) -> None:
     script = _DRIVER.format(tests=str(Path(__file__).parent))
     here = str(Path(__file__).resolve().parents[2])
@@ -113,6 +126,7 @@ def test_a_killed_driver_leaves_no_run_running(tmp_path: Path, uri: str, sign: s
     assert {r.data.tags["deyo.kind"]: r.info.status for r in all_runs(uri)}["sweep"] == "KILLED"
 
 
+@pytest.mark.slow
 def test_a_publisher_that_dies_is_replaced(tmp_path: Path, uri: str) -> None:
     runs = sweep_of(3)
     drive = Drive(tmp_path, uri, runs)
@@ -138,17 +152,20 @@ print(Remote(sys.argv[1]).experiment("demo", tags={}, artifacts=None))
 """
 
 
-def test_first_use_of_a_fresh_database_by_several_processes(uri: str) -> None:
+@pytest.mark.slow
+def test_first_use_of_a_fresh_database_by_eight_processes(tmp_path: Path) -> None:
+    uri = sqlite_uri(tmp_path / "fresh.db")
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     opened = [
         subprocess.Popen([sys.executable, "-c", _OPEN, uri], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here)
-        for _ in range(4)
+        for _ in range(8)
     ]
     answers = [p.communicate(timeout=120) for p in opened]
-    assert [p.returncode for p in opened] == [0] * 4, answers
+    assert [p.returncode for p in opened] == [0] * 8, answers
     assert len({out for out, _ in answers}) == 1
 
 
+@pytest.mark.slow
 def test_groups_on_sqlite(tmp_path: Path, uri: str) -> None:
     runs = sweep_of(6)
     drive = Drive(tmp_path, uri, runs, granularity="group")
@@ -162,3 +179,17 @@ def test_groups_on_sqlite(tmp_path: Path, uri: str) -> None:
         assert group.info.status == "FINISHED"
         assert steps_of(uri, group, "by_seed/accuracy") == [0, 1, 2]
         assert group.data.metrics["seeds"] == 3
+
+
+def test_nothing_to_run_and_all_published_starts_no_process(tmp_path: Path, uri: str) -> None:
+    runs = sweep_of(1)
+    drive = Drive(tmp_path, uri, runs)
+    drive.begin()
+    drive.whole(runs[0])
+    drive.end()
+    again = Drive(tmp_path, uri, [replace(runs[0], status=RunStatus.DONE)])
+    again.begin()
+    assert again.tracker._feeder is None
+    again.end()
+    assert again.tracker.degraded() is None
+    check_whole_sweep(uri, runs)

@@ -11,7 +11,7 @@ from tracking_fakes import make_plan, planned, rows, run_row
 
 from orchestrator.store import ParquetStore
 from orchestrator.tracking import MlflowTracker, TrackingOptions
-from orchestrator.tracking.remote import prepare_environment
+from orchestrator.tracking.remote import Remote
 from orchestrator.types import PlannedRun
 
 SPEC = {"name": "demo", "seeds": [0, 1], "mlflow": {"tracking_uri": None}}
@@ -75,7 +75,8 @@ class Drive:
 
 
 def client(uri: str) -> Any:
-    prepare_environment()
+    """MLflow's own client; a fresh SQLite file is waited for, not raced with."""
+    Remote(uri)
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)

@@ -158,8 +158,10 @@ class FakeSource:
             "table.csv": "method,accuracy\nDeYO,0.5\n",
         }
 
-    def plots(self, folder: Path) -> None:
-        (folder / "accuracy.png").write_bytes(b"png")
+    def report(self, folder: Path) -> None:
+        (folder / "report.html").write_text("page")
+        (folder / "plots").mkdir()
+        (folder / "plots" / "accuracy.png").write_bytes(b"png")
 
     def failures(self) -> Mapping[str, Failure]:
         return self.failed
