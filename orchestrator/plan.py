@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.catalog import Catalog
 from orchestrator.expand import Expanded, expansion
 from orchestrator.identity import combined_id
+from orchestrator.reuse import Elsewhere, done_elsewhere
 from orchestrator.specmodel import SweepSpec
 from orchestrator.types import CommitInfo, Failure, FailureClass, Plan, PlannedRun, RunStatus, Store
 
@@ -30,12 +31,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class History:
-    """What a store knows of earlier runs; ``by_config`` holds the latest commit of each config."""
+    """What a store knows of earlier runs; ``by_config`` holds the latest commit of each config, and
+    ``elsewhere`` what other sweeps of the same ``results`` root have done."""
 
     root: str = ""
     committed: Mapping[str, CommitInfo] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     by_config: Mapping[str, CommitInfo] = field(default_factory=dict)
+    results: str = ""
+    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: Store | None) -> History:
@@ -50,14 +54,21 @@ class History:
         return cls(root=str(store.root), committed=committed, failures=store.failures(), by_config=by_config)
 
 
-def make_plan(spec: SweepSpec, store: Store | None = None, *, catalog: Catalog | None = None) -> Plan:
+def make_plan(
+    spec: SweepSpec, store: Store | None = None, *, results: str | None = None, catalog: Catalog | None = None
+) -> Plan:
     """Every run of ``spec`` once, in spec order, with its status in ``store``.
+
+    With the ``results`` root, runs that other sweeps there have done are done too (``orchestrator.reuse`` copies
+    them), unless the spec says ``reuse: false``.
 
     Raises ``ConfigError`` for a spec that cannot be expanded, and ``DataError`` where weights that decide a run's
     identity are missing.
     """
     catalog = catalog or Catalog()
     history = History.of(store)
+    if results is not None and spec.reuse:
+        history = replace(history, results=results, elsewhere=done_elsewhere(results, spec.name))
     runs = []
     for expanded in expansion(spec, catalog):
         stamps = _stamps(expanded, catalog)
@@ -81,6 +92,9 @@ def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[R
     """The status of a run, and the reason in words."""
     if info := history.committed.get(identity):
         return RunStatus.DONE, _done_reason(info, stamps, history.root)
+    if place := history.elsewhere.get(identity):
+        where = f"{history.results.rstrip('/')}/{place.sweep}"
+        return RunStatus.DONE, f"{_done_reason(place.info, stamps, where)}; copied from there by `run`"
     if failure := history.failures.get(identity):
         if failure.kind in INTERRUPTIONS:
             return RunStatus.NEW, f"interrupted ({failure.kind.value}: {_first_line(failure.message)}); taken up again"
@@ -133,7 +147,8 @@ def _identity(stamps: Mapping[str, Any], history: History) -> str:
     parts = stamps["config_id"], stamps["weights_id"], stamps["numerics_version"]
     identity = combined_id(*parts, samples=stamps["record_samples"])
     richer = combined_id(*parts, samples=True)
-    return richer if identity not in history.committed and richer in history.committed else identity
+    done = (history.committed, history.elsewhere)
+    return richer if not any(identity in d for d in done) and any(richer in d for d in done) else identity
 
 
 def _done_reason(info: CommitInfo, stamps: Mapping[str, Any], root: str) -> str:

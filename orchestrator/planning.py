@@ -38,7 +38,7 @@ def plan_here(
     from deyo.methods import method_lockstep
     from orchestrator.preflight import preflight as look
 
-    plan = change(make_plan(spec, ParquetStore(results, spec.name)))
+    plan = change(make_plan(spec, ParquetStore(results, spec.name), results=results))
     names = {run.config.method for run in plan.todo}
     checks = tuple(look(spec, plan, results=results, address=address)) if preflight and plan.todo else ()
     return Planned(plan=plan, lockstep={name: method_lockstep(name) for name in names}, checks=checks)

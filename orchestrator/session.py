@@ -19,6 +19,7 @@ from orchestrator.grouping import MemoryModel
 from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.planning import plan_apart, plan_here, unchanged
 from orchestrator.progress import Progress, SilentProgress
+from orchestrator.reuse import take_over
 from orchestrator.spec import resolved_spec
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.store import ParquetStore
@@ -65,12 +66,14 @@ def run_spec(
         make = plan_here if place.in_process else plan_apart
         planned = make(spec, results, change, preflight, place.address)
         plan = planned.plan
+        if reused := take_over(plan, store, results):
+            progress.note(f"{plan.sweep}: {reused} runs taken over from other sweeps under {results}")
+            _keep(spec, plan, store)
         if not plan.todo:
             return _nothing_to_do(plan)
         _refuse_failed(planned.checks)
         progress.note(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {store.root}")
-        store.write_spec(spec.document.text or json.dumps(resolved_spec(spec)), resolved_spec(spec))
-        store.write_plan(plan)
+        _keep(spec, plan, store)
         tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved_spec(spec).get("mlflow")))
         cache = cache_folder()
         try:
@@ -91,6 +94,11 @@ def run_spec(
         finally:
             store.close()
             tracker.close()
+
+
+def _keep(spec: SweepSpec, plan: Plan, store: ParquetStore) -> None:
+    store.write_spec(spec.document.text or json.dumps(resolved_spec(spec)), resolved_spec(spec))
+    store.write_plan(plan)
 
 
 def _refuse_failed(checks: Sequence[Check]) -> None:

@@ -148,7 +148,10 @@ class Resources(_Model):
 
 
 class SweepSpec(_Model):
-    """A sweep: grids of runs, and what they share."""
+    """A sweep: grids of runs, and what they share.
+
+    ``reuse: false`` repeats runs that another sweep of the same results root has done.
+    """
 
     name: str
     seeds: Seeds = Field(default_factory=lambda: [0])
@@ -159,6 +162,7 @@ class SweepSpec(_Model):
     precision: Precisions = Field(default_factory=lambda: ["tf32"])
     max_images: Images | None = None
     samples: bool = False
+    reuse: bool = True
     data: dict[Text, Text] = Field(default_factory=dict)
     mlflow: Annotated[Mlflow, BeforeValidator(_switch)] = Field(default_factory=Mlflow)
     resources: Resources = Field(default_factory=Resources)

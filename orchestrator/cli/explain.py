@@ -48,10 +48,9 @@ def explain(
 
 
 def _plan(spec: SweepSpec, results: str) -> Plan:
-    from orchestrator.cli.plan import open_store
-    from orchestrator.plan import make_plan
+    from orchestrator.cli.plan import make, open_store
 
-    return make_plan(spec, open_store(results, spec.name))
+    return make(spec, open_store(results, spec.name), results)
 
 
 def _stored_plans(results: str) -> list[Plan]:

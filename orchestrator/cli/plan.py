@@ -42,7 +42,7 @@ def plan(
     """
     loaded = options.load(spec, overrides, smoke)
     store = open_store(results, loaded.name)
-    planned = make(loaded, store)
+    planned = make(loaded, store, results)
     costs = cost_model(results, loaded.name, store)
     if run:
         _show_run(find_run(planned, run), costs, as_json)
@@ -67,11 +67,14 @@ def open_store(results: str, sweep: str) -> Store | None:
     return ParquetStore(results, sweep)
 
 
-def make(spec: SweepSpec, store: Store | None) -> Plan:
-    """The plan of ``spec``."""
+def make(spec: SweepSpec, store: Store | None, results: str) -> Plan:
+    """The plan of ``spec`` against its own store and the other sweeps under ``results``."""
+    from pathlib import Path
+
     from orchestrator.plan import make_plan
 
-    return make_plan(spec, store)
+    there = "://" in results or Path(results).is_dir()
+    return make_plan(spec, store, results=results if there else None)
 
 
 def cost_model(results: str, sweep: str, store: Store | None) -> CostModel:
