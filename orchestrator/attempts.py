@@ -128,11 +128,8 @@ class AttemptLedger:
     extra_retries: int = 0
     _counts: dict[str, Counter[FailureClass]] = field(default_factory=dict)
 
-    def judge(self, run_id: str, failure: Failure, *, group_size: int, node: str, started: bool) -> Verdict:
-        """The verdict on one run of a task that ended with ``failure``.
-
-        ``started`` says whether the task had begun: a run that died in a queue has used up nothing.
-        """
+    def judge(self, run_id: str, failure: Failure, *, group_size: int, node: str) -> Verdict:
+        """The verdict on one run of a group of ``group_size`` that ended with ``failure`` on ``node``."""
         policy = POLICIES[failure.kind]
         avoid = node if policy.elsewhere else None
         if failure.kind is FailureClass.CANCELLED:
@@ -140,7 +137,7 @@ class AttemptLedger:
         if policy.split and group_size > 1:
             return Verdict(again=True, limit=max(1, group_size // 2))
         counts = self._counts.setdefault(run_id, Counter())
-        counts[failure.kind] += started
+        counts[failure.kind] += 1
         allowed = policy.retries + (self.extra_retries if failure.kind is FailureClass.ERROR else 0)
         losses = counts[FailureClass.WORKER_LOST]
         limit = max(1, group_size // 2) if losses >= _SPLIT_AFTER_LOSSES and group_size > 1 else None

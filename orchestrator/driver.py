@@ -94,7 +94,6 @@ class _Flight:
     slot: Slot
     since: float
     open: dict[str, Job] = field(default_factory=dict)
-    began: bool = False
     ending: Failure | None = None
 
 
@@ -264,7 +263,6 @@ class Driver:
             case TaskMessage():
                 flight = self.flights.get(event.task_id)
                 if flight is not None:  # else it is of an attempt given up before: superseded
-                    flight.began = True
                     self._message(flight, event.message)
             case TaskEnded():
                 self._ended(event.task_id, event.failure)
@@ -349,7 +347,7 @@ class Driver:
     def _failed(self, flight: _Flight, job: Job, failure: Failure, *, group_size: int) -> None:
         run_id = job.run.run_id
         attempt = flight.task.attempts[run_id]  # type: ignore[union-attr]
-        verdict = self.ledger.judge(run_id, failure, group_size=group_size, node=flight.slot.node, started=flight.began)
+        verdict = self.ledger.judge(run_id, failure, group_size=group_size, node=flight.slot.node)
         if verdict.again and self._stop is None:
             # Kept as no verdict on the run: if this process dies before the next attempt, it is still to do.
             again = replace(
@@ -390,7 +388,7 @@ class Driver:
         if task.key in self.artifacts:
             return
         failure = failure or make_failure(FailureClass.ERROR, "the worker ended without a checkpoint")
-        self.pretraining[task.key] += flight.began or failure.kind not in _OFTEN_NOT_STARTED
+        self.pretraining[task.key] += 1
         if self._stop is None and self.pretraining[task.key] <= POLICIES[failure.kind].retries:
             self.progress.note(f"pretraining {task.key}: {first_line(failure.message)}; tried again")
             again = replace(task, task_id=self._task_id())
@@ -479,9 +477,6 @@ class Driver:
             message=self.message,
             earlier_failures=sum(r.status is RunStatus.FAILED for r in self.plan.runs),
         )
-
-
-_OFTEN_NOT_STARTED = frozenset({FailureClass.WORKER_LOST, FailureClass.NODE_LOST})
 
 
 def run_sweep(
