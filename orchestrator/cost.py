@@ -69,11 +69,12 @@ class Estimate:
             return "nothing to run"
         if not known:
             return f"cost unknown: no speeds recorded yet for {_listed(self.unknown)}"
-        kind = "CPU-hours" if self.device == "cpu" else "GPU-hours"
+        amount, unit = (self.hours, "hours") if self.hours >= 0.1 else (self.hours * 60, "minutes")
+        kind = f"{'CPU' if self.device == 'cpu' else 'GPU'}-{unit}"
         source = "recorded speeds" if self.recorded == known else "published speeds (this engine is faster)"
         if 0 < self.recorded < known:
             source = f"speeds recorded for {self.recorded} of {known} runs, published ones for the rest"
-        line = f"about {_hours(self.hours)} {kind} on {self.device or 'one device'}, from {source}"
+        line = f"about {_rounded(amount)} {kind} on {self.device or 'one device'}, from {source}"
         if self.unknown:
             line += f"; not counting {_listed(self.unknown)} (no speeds recorded yet)"
         return line
@@ -169,5 +170,5 @@ def _listed(unknown: Mapping[tuple[str, str], int]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.1f}" if hours >= 1 else f"{hours:.2g}"
+def _rounded(amount: float) -> str:
+    return f"{amount:,.1f}" if amount >= 1 else f"{amount:.2g}"

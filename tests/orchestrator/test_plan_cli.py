@@ -76,7 +76,7 @@ def test_a_plan_after_some_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error: boom" in output
     assert f"{plan.runs[0].run_id}  done" in output
     assert "retry" in output
-    assert "CPU-hours on cpu, from recorded speeds" in output
+    assert "CPU-minutes on cpu, from recorded speeds" in output
 
 
 def test_checks_that_fail_give_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_published_speeds_stand_in_on_their_own_device() -> None:
     estimate = model.estimate(planned(CONFIG))
     assert estimate.hours == pytest.approx(50_000 / 1396 / 3600)
     assert "published" in estimate.text()
-    assert "GPU-hours" in estimate.text()
+    assert "0.6 GPU-minutes" in estimate.text()
 
 
 def test_what_is_not_known_is_said_and_not_guessed() -> None:
@@ -94,10 +94,10 @@ def test_recorded_lengths_win() -> None:
     assert CostModel([row(benchmark="image-folder", images=77)]).images(replace(CONFIG, benchmark="image-folder")) == 77
 
 
-def test_cpu_hours_are_called_so() -> None:
-    assert (
-        "CPU-hours on cpu, from recorded speeds" in CostModel([row(device_name="cpu")]).estimate(planned(CONFIG)).text()
-    )
+def test_small_amounts_are_minutes_and_a_cpu_is_called_so() -> None:
+    model = CostModel([row(device_name="cpu")])
+    assert "0.033 CPU-minutes on cpu, from recorded speeds" in model.estimate(planned(CONFIG)).text()
+    assert "5.6 CPU-hours" in model.estimate(planned(*[CONFIG] * 10_000)).text()
 
 
 def test_rows_without_figures_teach_nothing() -> None:
