@@ -47,8 +47,8 @@ def summary(data: SweepData) -> list[Fact]:
         facts.append(Fact(name="collapsed", value=f"{collapsed:,}", bad=True))
     facts.append(Fact(name="images adapted on", value=f"{sum(e.row.get('images') or 0 for e in done):,}"))
     facts.append(Fact(name="device time", value=duration(sum(e.row.get("seconds") or 0.0 for e in done))))
-    devices = list(dict.fromkeys(e.row.get("device_name") or e.row.get("device") for e in done))
-    facts.append(Fact(name="device" + "s" * (len(devices) > 1), value=", ".join(str(d) for d in devices) or "–"))
+    devices = list(dict.fromkeys(e.row.get("device_name") or e.row.get("device") or "unknown" for e in done))
+    facts.append(Fact(name="device" + "s" * (len(devices) > 1), value=", ".join(devices) or "–"))
     last = max((e.row.get("finished_at") or "" for e in done), default="")
     if last:
         facts.append(Fact(name="last run", value=last[:16].replace("T", " ")))

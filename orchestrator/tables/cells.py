@@ -87,8 +87,8 @@ def legend(table: Table) -> tuple[str, ...]:
     lines = [text for mark, text in LEGEND.items() if mark in used]
     if any(not s.complete and s.expected != len(s.absent) for s in summaries(table)):
         lines.append(
-            "n=a/b: a of b seeds (in differences: pairs) count, the others are missing, failed or NaN and are in no mean; "
-            "a seed that lacks one corruption is in no average"
+            "n=a/b: a of b seeds (in differences: pairs) count, the others are missing, failed or NaN and are in no "
+            "mean; a seed that lacks one corruption is in no average"
         )
     return tuple(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -79,11 +79,17 @@ def _values(entries: Iterable[Entry], of: Metric) -> Pairs:
     return found
 
 
-def difference_cell(pairs: Pairs, expected: int, like: Cell, kind: str) -> Cell:
-    """The mean of paired differences with its interval, flagged where it is not distinguishable from zero."""
+def difference_cell(pairs: Pairs, planned: Collection[tuple[Any, Any]], like: Cell, kind: str) -> Cell:
+    """The mean of paired differences with its interval, flagged where it is not distinguishable from zero.
+
+    ``planned`` are the (seed, condition) that could be pairs. Where a condition has no pair at all there is no mean:
+    an average over other corruptions would not be this one.
+    """
+    if {c for _, c in pairs} != {c for _, c in planned}:
+        pairs = {}
     mean = mean_difference(pairs)
     found = interval(pairs, kind) if mean is not None else None
-    summary = Summary(mean=mean, std=None, n=len(used(pairs)), expected=expected)
+    summary = Summary(mean=mean, std=None, n=len(used(pairs)), expected=len(planned))
     flag = "" if mean is None or excludes_zero(found) else "unclear"
     return Cell(summary=summary, decimals=like.decimals, signed=True, interval=found, flag=flag)
 
@@ -157,7 +163,7 @@ def _versus_cell(cell: Cell | None, reference: Cell | None, column: Column, kind
     mine, theirs = _values(reference.entries, of), _values(cell.entries, of)
     pairs = {k: mine[k] - theirs[k] for k in mine if k in theirs}
     planned = {(e.replicate, condition(e)) for e in (*cell.entries, *reference.entries)}
-    return difference_cell(pairs, len(planned), cell, kind)
+    return difference_cell(pairs, planned, cell, kind)
 
 
 def _pair_key(entry: Entry) -> tuple[Any, ...]:
@@ -196,12 +202,13 @@ def _with_sweep(table: Table, other: SweepData, index: dict[tuple[Any, ...], lis
         of = metric(column.metric)
         mine, found = _values(cell.entries, of), _values(theirs, of)
         pairs = {k: mine[k] - found[k] for k in mine if k in found}
+        planned = {(e.replicate, condition(e)) for e in cell.entries}
         return Reference(
             value=Cell(
                 summary=summarise(theirs, of, ddof=table.ddof, conditions=map(condition, cell.entries)),
                 decimals=cell.decimals,
             ),
-            difference=difference_cell(pairs, len(cell.entries), cell, kind),
+            difference=difference_cell(pairs, planned, cell, kind),
         )
 
     done = beside(table, other.sweep, find)

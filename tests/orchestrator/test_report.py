@@ -289,6 +289,19 @@ def test_hostile_names_are_text(tmp_path):
     assert label in Page(page).text
 
 
+@pytest.mark.parametrize("done", [0, 1])
+def test_a_sweep_that_has_hardly_begun_has_a_report(tmp_path, done):
+    from orchestrator.report.build import write_report
+
+    data = sweep(
+        grid(corruption=CORRUPTIONS, seed=[0, 1]),
+        lambda c: 0.5 if done and c.seed == 0 and c.corruption == "contrast" else None,
+    )
+    page = write_report(data, None, tmp_path, formats=()).page.read_text(encoding="utf-8")
+    assert f"{done} of 6" in page
+    assert "planned runs have no result yet" in page
+
+
 def test_summary_counts():
     data = sweep(grid(seed=range(4)), lambda c: None if c.seed == 3 else 0.5, failed=[2])
     found = {f.name: f.value for f in facts.summary(data)}

@@ -57,6 +57,13 @@ def test_versus_counts_the_pairs_that_are_missing():
     assert [parts(c).short for c in table.cells[0]] == ["", "", "n=2/3", "n=6/9"]
 
 
+def test_versus_gives_no_average_where_a_corruption_has_no_pair():
+    configs = grid(method=["tent", "deyo"], corruption=CORRUPTIONS, seed=[0, 1])
+    found = sweep(configs, lambda c: None if (c.method, c.corruption) == ("tent", "contrast") else 0.5)
+    table = compared(found, Request(), versus="deyo")[0]
+    assert [parts(c).mean for c in table.cells[0]] == ["+0.0", "+0.0", "–", "–"]
+
+
 def test_versus_with_methods_across():
     table = compared(data(), Request(rows=["corruption"], cols=["label"]), versus="deyo")[0]
     assert [c.title for c in table.columns] == ["Tent"]

@@ -8,9 +8,13 @@ from html import escape
 from orchestrator.tables.cells import legend, parts
 from orchestrator.tables.model import Cell, Table, sections, spans
 
+WIDE = 12
+"""Columns from which a table is set smaller."""
+
 
 def render(tables: Sequence[Table], *, width: int = 100, color: bool = False) -> str:
-    """A ``<figure>`` for each table. Classes: best, second, flagged, seed, section, short, note."""
+    """A ``<figure>`` for each table. Classes: wide, section, best, second, outside, unclear, std,
+    interval, short, and rows' kinds."""
     return "\n".join(_table(t) for t in tables)
 
 
@@ -28,7 +32,13 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _table(table: Table) -> str:
-    lines = ["<figure>", f"<figcaption>{escape(table.title)}</figcaption>", '<div class="scroll"><table>', "<thead>"]
+    wide = ' class="wide"' if len(table.columns) >= WIDE else ""
+    lines = [
+        "<figure>",
+        f"<figcaption>{escape(table.title)}</figcaption>",
+        f'<div class="scroll"><table{wide}>',
+        "<thead>",
+    ]
     if any(c.group for c in table.columns):
         heads = "".join(
             f'<th colspan="{n}" scope="colgroup">{escape(g)}</th>' if g else f'<td colspan="{n}"></td>'
