@@ -210,7 +210,14 @@ def _restore(members: Sequence[Member], method: Method) -> Iterator[Message]:
 def _checkpoints(members: Sequence[Member], method: Method, step: int, seconds: float) -> Iterator[Checkpoint]:
     method_state = method.state_dict()
     for position, member in enumerate(members):
-        blob = checkpoints.pack(method_state, position, len(members), member.metrics.state_dict(), member.handed_out)
+        blob = checkpoints.pack(
+            method_state,
+            position,
+            len(members),
+            member.metrics.state_dict(),
+            member.handed_out,
+            member.seconds + seconds,
+        )
         yield Checkpoint(run_id=member.run.run_id, step=step, blob=blob)
 
 

@@ -1,0 +1,203 @@
+"""A worker's task with the real engine, in this process: rows, groups, checkpoints, failures, devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_runs import tiny_plan
+
+from orchestrator.executors.guard import captured
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.group_run import BLOCK
+from orchestrator.memory_store import MemoryStore
+from orchestrator.types import (
+    Artifact,
+    Checkpoint,
+    Failure,
+    FailureClass,
+    GroupTask,
+    LogText,
+    PlannedRun,
+    PretrainTask,
+    Rows,
+    RunFailed,
+    RunFinished,
+)
+from orchestrator.worker import Resident, WorkerState, WrongDeviceError, execute
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> WorkerState:
+    return WorkerState(cache=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def artifacts(state: WorkerState) -> dict[str, Artifact]:
+    """The checkpoint that the runs start from, by the worker's own pretraining task."""
+    from orchestrator.grouping import pretrain_key
+
+    config = tiny_plan().runs[0].config
+    task = PretrainTask(
+        task_id="p",
+        key=pretrain_key(config),
+        model=config.model,
+        benchmark=config.benchmark,
+        benchmark_options=config.benchmark_options,
+        seed=config.pretrain_seed,
+    )
+    (artifact,) = execute(task, state)
+    assert isinstance(artifact, Artifact)
+    assert Path(artifact.path).read_bytes() == artifact.blob
+    return {artifact.key: replace(artifact, blob=b"")}
+
+
+def group(runs: tuple[PlannedRun, ...], artifacts: dict[str, Artifact], **fields: object) -> GroupTask:
+    attempts = {run.run_id: 1 for run in runs}
+    return GroupTask(**{"task_id": "t", "runs": runs, "attempts": attempts, "artifacts": artifacts, **fields})
+
+
+def finished(messages: list) -> dict[str, dict]:
+    return {m.run_id: dict(m.row) for m in messages if isinstance(m, RunFinished)}
+
+
+NUMBERS = ("accuracy", "mean_entropy", "forwards", "backwards", "selected", "images", "stream_digest")
+
+
+def test_a_run_hands_out_all_its_rows_and_then_its_numbers(state: WorkerState, artifacts: dict) -> None:
+    run = tiny_plan(extra="samples: true\n").runs[1]
+    messages = list(execute(group((run,), artifacts), state))
+    batches = [m.batch for m in messages if isinstance(m, Rows) and m.grain == "batches"]
+    samples = [m.batch for m in messages if isinstance(m, Rows) and m.grain == "samples"]
+    row = finished(messages)[run.run_id]
+    assert [s for b in batches for s in b.column("step").to_pylist()] == [0, 1, 2, 3]
+    assert sum(n for b in batches for n in b.column("images").to_pylist()) == row["images"] == 64
+    assert sum(n for b in batches for n in b.column("correct").to_pylist()) == round(row["accuracy"] * 64)
+    assert [p for b in samples for p in b.column("position").to_pylist()] == list(range(64))
+    assert row["weights_sha256"] == next(iter(artifacts.values())).sha256
+    assert row["code_digest"]
+    assert row["data_fingerprint"]
+    assert isinstance(messages[-1], RunFinished)
+
+
+def test_runs_side_by_side_give_the_numbers_of_runs_alone(state: WorkerState, artifacts: dict) -> None:
+    runs = tiny_plan(seeds=[0, 1, 2], methods="[tent]", corruptions="[contrast, gaussian_noise]").runs
+    together = finished(list(execute(group(runs, artifacts), state)))
+    assert {row["group_size"] for row in together.values()} == {6}
+    for run in runs:
+        alone = finished(list(execute(group((run,), artifacts), state)))[run.run_id]
+        assert alone["stream_digest"] == together[run.run_id]["stream_digest"]
+        assert alone["accuracy"] == together[run.run_id]["accuracy"]
+        assert alone["mean_entropy"] == pytest.approx(together[run.run_id]["mean_entropy"], rel=1e-5)
+
+
+def test_a_run_resumed_from_a_checkpoint_gives_the_numbers_of_an_undisturbed_one(
+    state: WorkerState, artifacts: dict
+) -> None:
+    runs = tiny_plan(seeds=[0, 1], images=2 * BLOCK + 10, methods="[tent]", batch=1, extra="samples: true\n").runs
+    whole = list(execute(group(runs, artifacts, checkpoint_seconds=0.0), state))
+    saved = [m for m in whole if isinstance(m, Checkpoint)]
+    assert Counter(c.run_id for c in saved) == {run.run_id: 2 for run in runs}
+    middle = {c.run_id: c for c in saved if c.step == BLOCK}
+    again = group(runs, artifacts, resume=middle, attempts={run.run_id: 2 for run in runs})
+    resumed = list(execute(again, state))
+    for run in runs:
+        for grain in ("batches", "samples"):
+            before, after = _rows(whole, run, grain), _rows(resumed, run, grain)
+            assert [_number(r) for r in before] == [_number(r) for r in after]
+            assert {r["attempt"] for r in after} == {2}
+        one, other = finished(whole)[run.run_id], finished(resumed)[run.run_id]
+        assert {n: one[n] for n in NUMBERS} == {n: other[n] for n in NUMBERS}
+
+
+def _rows(messages: list, run: PlannedRun, grain: str) -> list[dict]:
+    found = [m.batch for m in messages if isinstance(m, Rows) and (m.run_id, m.grain) == (run.run_id, grain)]
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def _number(row: dict) -> str:
+    return repr({k: v for k, v in row.items() if k not in ("attempt", "recorded_at")})
+
+
+def test_runs_of_different_length_in_one_task_run_one_after_the_other(state: WorkerState, artifacts: dict) -> None:
+    short, long = tiny_plan(methods="[tent]").runs[0], tiny_plan(methods="[tent]", images=80).runs[0]
+    rows = finished(list(execute(group((short, long), artifacts), state)))
+    assert [rows[r.run_id]["images"] for r in (short, long)] == [64, 80]
+    assert {row["group_size"] for row in rows.values()} == {1}
+
+
+def test_a_run_without_data_fails_alone(state: WorkerState, artifacts: dict) -> None:
+    good = tiny_plan(methods="[tent]").runs[0]
+    bad = replace(good, run_id="f" * 16, config=replace(good.config, corruption="no_such_thing"))
+    messages = list(execute(group((good, bad), artifacts), state))
+    (failed,) = [m for m in messages if isinstance(m, RunFailed)]
+    assert failed.run_id == bad.run_id
+    assert failed.failure.kind in (FailureClass.CONFIG, FailureClass.DATA)
+    assert list(finished(messages)) == [good.run_id]
+
+
+def test_a_task_that_fails_ends_with_its_failure_and_its_log(state: WorkerState, artifacts: dict) -> None:
+    good = tiny_plan(methods="[tent]").runs[0]
+    bad = replace(good, config=replace(good.config, model="no-such-network"))
+    messages = list(captured(group((bad,), artifacts), state))
+    assert isinstance(messages[-1], Failure)
+    assert messages[-1].kind is FailureClass.CONFIG
+    assert any(isinstance(m, LogText) and "Traceback" in m.text for m in messages)
+
+
+def test_what_a_run_prints_is_its_log(
+    state: WorkerState, artifacts: dict, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from orchestrator import engine
+
+    original = engine.make_stream
+
+    def talkative(*args: object, **options: object) -> object:
+        print("a stream is made")
+        return original(*args, **options)
+
+    monkeypatch.setattr(engine, "make_stream", talkative)
+    run = tiny_plan(methods="[tent]").runs[0]
+    messages = list(captured(group((run,), artifacts), state))
+    assert "a stream is made" in "".join(m.text for m in messages if isinstance(m, LogText))
+    assert "a stream is made" not in capsys.readouterr().out
+
+
+def test_networks_and_images_stay_between_tasks(state: WorkerState, artifacts: dict) -> None:
+    run = tiny_plan(methods="[tent]").runs[0]
+    list(execute(group((run,), artifacts), state))
+    held = dict(state.networks._held)
+    list(execute(group((run,), artifacts), state))
+    assert {k: id(v[0]) for k, v in state.networks._held.items()} == {k: id(v[0]) for k, v in held.items()}
+
+
+def test_residents_leave_in_order_of_use() -> None:
+    held: Resident[str] = Resident(10)
+    for name in "abc":
+        held.get(name, lambda name=name: name * 4, len)
+    made = []
+    held.get("a", lambda: made.append("a") or "aaaa", len)
+    held.get("c", lambda: made.append("c") or "cccc", len)
+    assert made == ["a"]
+    assert held.used <= 10
+
+
+def test_a_changed_device_is_noticed(state: WorkerState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(WrongDeviceError, match="CUDA_VISIBLE_DEVICES"):
+        list(execute(group((), {}), state))
+
+
+def test_a_sweep_in_process(state: WorkerState) -> None:
+    from exec_fakes import make_driver
+
+    runs = tiny_plan(seeds=[0, 1], methods="[no-adapt, tent]").runs
+    executor = InlineExecutor(WorkerState(cache=state.cache))
+    driver = make_driver(runs, executor, store=MemoryStore(), lockstep=True, group_size=2)
+    driver.cache = state.cache
+    outcome = driver.run()
+    executor.close()
+    assert (outcome.committed, outcome.exit_code) == (4, 0)
+    assert {row["group_size"] for _, row in driver.store.commits.values()} == {2}
