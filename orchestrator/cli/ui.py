@@ -16,6 +16,9 @@ import typer
 from orchestrator.cli import options
 
 
+_LAYOUT = "?workflowType=machine_learning"  # MLflow's pages for runs and charts, not those for prompts and traces
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
     app.command("ui", help="Open MLflow's UI on the runs of a sweep (on 127.0.0.1, until Ctrl-C).")(ui)
@@ -75,10 +78,10 @@ def _require_database(uri: str, results: str) -> None:
 
 
 def _show(shown: str, url: str, experiment: str | None, open_browser: bool) -> None:
-    page = "/#/experiments"
+    page = f"/#/experiments{_LAYOUT}"
     number = _experiment_id(url, experiment) if experiment else None
     if number:
-        page = f"/#/experiments/{number}/runs"
+        page = f"/#/experiments/{number}/runs{_LAYOUT}"
     elif experiment:
         typer.echo(f"MLflow has no experiment {experiment!r} yet", err=True)
     typer.echo(f"MLflow UI: {shown}{page}")

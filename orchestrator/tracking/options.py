@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,6 +93,16 @@ def sqlite_path(uri: str) -> Path | None:
     """The file behind an SQLite URI; None for other stores and in-memory databases."""
     match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
     return Path(match[1]).absolute() if match and match[1] != ":memory:" else None
+
+
+def with_driver(uri: str) -> str:
+    """A PostgreSQL URI with psycopg2 as its driver, where it names none and psycopg 3 is not installed.
+
+    SQLAlchemy takes psycopg 3 for ``postgresql://`` since 2.1; before, and in most guides, psycopg2 was meant.
+    """
+    if uri.startswith("postgresql://") and find_spec("psycopg") is None and find_spec("psycopg2") is not None:
+        return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
+    return uri
 
 
 def is_server(uri: str) -> bool:

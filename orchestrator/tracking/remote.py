@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from orchestrator.tracking.curves import Point
 from orchestrator.tracking.naming import KEY, KIND, PARENT
-from orchestrator.tracking.options import redact, sqlite_path
+from orchestrator.tracking.options import redact, sqlite_path, with_driver
 
 T = TypeVar("T")
 
@@ -129,8 +129,7 @@ class Remote:
 
     def __init__(self, uri: str) -> None:
         prepare_environment()
-        self._uri = uri
-        self._client = _connect(uri)
+        self._client = _connect(with_driver(uri))
 
     @_sorted_failures
     def experiment(self, name: str, *, tags: Mapping[str, str], artifacts: str | None) -> str:

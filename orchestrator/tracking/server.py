@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from deyo.types import ConfigError
+from orchestrator.tracking.options import with_driver
 
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
@@ -43,7 +44,7 @@ def serve(
     command += ["--workers", "1", "--default-artifact-root", artifacts]
     environment = {
         **os.environ,
-        "MLFLOW_BACKEND_STORE_URI": uri,
+        "MLFLOW_BACKEND_STORE_URI": with_driver(uri),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "CUDA_VISIBLE_DEVICES": "",

@@ -11,6 +11,7 @@ from tracking_fakes import make_plan, planned, rows, run_row
 
 from orchestrator.store import ParquetStore
 from orchestrator.tracking import MlflowTracker, TrackingOptions
+from orchestrator.tracking.options import with_driver
 from orchestrator.tracking.remote import Remote
 from orchestrator.types import PlannedRun
 
@@ -79,7 +80,7 @@ def client(uri: str) -> Any:
     Remote(uri)
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(tracking_uri=uri)
+    return MlflowClient(tracking_uri=with_driver(uri))
 
 
 def all_runs(uri: str, experiment: str = "demo") -> list[Any]:

@@ -1,0 +1,71 @@
+// Looks at a sweep in MLflow's UI and says what a person would see there, as JSON on standard output.
+// node mlflow_ui.cjs CHROMIUM EXPERIMENT_URL PARENT_ID RUN_ID SCREENSHOT_FOLDER
+const { chromium } = require("playwright-core");
+const path = require("path");
+
+const [executablePath, experiment, parent, run, folder] = process.argv.slice(2);
+const WAIT = 60000;
+
+async function main() {
+  const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
+  try {
+    const page = await browser.newPage({ viewport: { width: 1600, height: 950 } });
+    page.setDefaultTimeout(WAIT);
+    const seen = {};
+    await page.goto(experiment);
+    await page.getByRole("link", { name: "demo", exact: true }).last().waitFor();
+    await closeAssistant(page);
+    await page.locator('[data-testid="expander-button"], .ag-cell button').first().click();
+    await page.getByText("DeYO small-resnet-bn", { exact: false }).first().waitFor();
+    seen.runs = await page.getByText(/seed \d/).allInnerTexts();
+    const more = page.getByText("Show more columns", { exact: false }).first();
+    if (await more.isVisible().catch(() => false)) {
+      await more.click();
+      await page.waitForTimeout(1000);
+    }
+    await shoot(page, "mlflow-runs");
+
+    const [base, query] = experiment.split("?");
+    await page.goto(`${base}/${run}/model-metrics?${query}`);
+    await page.locator(".js-plotly-plot .main-svg").first().waitFor();
+    for (const name of ["running_accuracy", "entropy", "plpd", "selected_share", "images_per_second"]) {
+      await page.getByText(name, { exact: true }).first().waitFor();
+    }
+    await page.waitForTimeout(1500); // the lines are drawn after the axes
+    seen.charts = await page.locator(".js-plotly-plot").count();
+    seen.lines = await page.locator(".js-plotly-plot .scatterlayer .trace").count();
+    await shoot(page, "mlflow-run-charts");
+
+    await page.goto(`${base}/${parent}?${query}`);
+    await page.getByRole("button", { name: "Show more" }).or(page.getByText("Show more")).first().click();
+    await page.locator("table", { hasText: "Tent" }).first().waitFor();
+    seen.description = await page.locator("table", { hasText: "Tent" }).first().innerText();
+    await shoot(page, "mlflow-parent");
+
+    await page.goto(`${base}/${parent}/artifacts/tables/table.html?${query}`);
+    const frame = page.frameLocator("iframe").first();
+    await frame.getByText("Tent").first().waitFor();
+    seen.table = await frame.locator("body").innerText();
+    await shoot(page, "mlflow-parent-table");
+    process.stdout.write(JSON.stringify(seen));
+  } finally {
+    await browser.close();
+  }
+
+  async function shoot(page, name) {
+    await page.screenshot({ path: path.join(folder, `${name}.png`) });
+  }
+}
+
+async function closeAssistant(page) {
+  const heading = page.getByText("MLflow Assistant").first();
+  if (await heading.isVisible().catch(() => false)) {
+    const panel = heading.locator("xpath=ancestor::*[.//button][1]");
+    await panel.locator("button").last().click().catch(() => undefined);
+  }
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});
