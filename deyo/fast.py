@@ -10,13 +10,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
-from deyo.types import Method, StepReport
+from deyo.types import Method, MethodContext, StepReport
 
 WARM_UP_STEPS = 2
 INDUCTOR: dict[str, bool] = {}
@@ -28,11 +31,16 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
     ``compile`` also compiles the network (once for each shape and mode; Inductor caches it on disk). After this,
     the tensors of ``method.report`` and ``method.logits`` are overwritten by the next step: copy what you keep.
     """
-    if isinstance(method, LockstepMethod) and method.device.type == "cuda" and method.capturable:
+    if can_accelerate(method):
         method.runner = GraphRunner(compile=compile)
         if hasattr(method, "gathers"):
             method.gathers = False
     return method
+
+
+def can_accelerate(method: Method) -> bool:
+    """Whether ``accelerate`` does anything for ``method``."""
+    return isinstance(method, LockstepMethod) and method.device.type == "cuda" and method.capturable
 
 
 @dataclasses.dataclass
@@ -100,3 +108,69 @@ class GraphRunner:
                     pass
         torch.cuda.current_stream().wait_stream(stream)
         method.load_state_dict(before)
+
+
+class MethodPool:
+    """Accelerated methods kept for the next group of runs of the same shape, so that it starts at once.
+
+    Capturing costs seconds and compiling up to minutes; putting other runs' settings, seeds and source weights
+    into a captured method costs nothing. ``size`` methods are kept (their graphs hold device memory).
+    """
+
+    def __init__(self, size: int = 2) -> None:
+        self.size = size
+        self._kept: OrderedDict[Hashable, LockstepMethod] = OrderedDict()
+
+    def get(
+        self, name: str, context: MethodContext, settings: Sequence[Any], *, key: Hashable, compile: bool
+    ) -> Method:
+        """As ``create_method``, accelerated. ``key`` must differ where networks or class columns do."""
+        fresh = create_method(name, context, settings)
+        if not can_accelerate(fresh):
+            return fresh
+        place = (key, name, context.runs, context.batch_size, context.precision, _shaping(settings))
+        kept = self._kept.get(place)
+        if kept is None:
+            self._make_room()
+            kept = self._kept[place] = accelerate(fresh, compile=compile)
+        else:
+            transplant(fresh, kept)
+        self._kept.move_to_end(place)
+        return kept
+
+    def clear(self) -> None:
+        """Let go of all graphs and their memory."""
+        self._kept.clear()
+        torch.compiler.reset()
+
+    def _make_room(self) -> None:
+        while len(self._kept) >= self.size:
+            self._kept.popitem(last=False)
+        # What is captured needs no compiled code any more, and stale code would count against Dynamo's limit.
+        torch.compiler.reset()
+
+
+def transplant(fresh: LockstepMethod, kept: LockstepMethod) -> None:
+    """Make ``kept`` (captured) continue as ``fresh``: same class and shapes, other settings, seeds and state.
+
+    Every tensor of ``fresh`` is written into its counterpart, whose address the graphs know.
+    """
+    owners = [(fresh, kept)]
+    if fresh.adapts:
+        owners.append((fresh.optimizer, kept.optimizer))
+    with torch.no_grad():
+        for source, target in owners:
+            for name, value in vars(source).items():
+                if isinstance(value, Tensor) and name != "theta":
+                    getattr(target, name).copy_(value)
+        kept.network.source_theta.copy_(fresh.network.source_theta)
+    kept.load_state_dict(fresh.state_dict())
+    kept.context, kept.settings = fresh.context, fresh.settings
+
+
+def _shaping(settings: Sequence[Any]) -> tuple[Any, ...]:
+    """What of the settings decides which operations a step has: names, counts and switches of every run."""
+    return tuple(
+        tuple((f.name, getattr(s, f.name)) for f in dataclasses.fields(s) if not isinstance(getattr(s, f.name), float))
+        for s in settings
+    )

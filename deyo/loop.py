@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -30,33 +31,47 @@ def adapt(
     group = [streams] if isinstance(streams, Stream) else list(streams)
     _check(group)
     feed = _Feed(group, method.context.device)
-    pending: list[tuple[int, StepReport]] = []
-    for step in range(start_step, len(group[0])):
-        if step * group[0].batch_size in group[0].reset_at:
-            method.reset()
-        method.step(feed.pixels(step))
-        pending.append((step, _detached(method.report)))
-        if len(pending) == block:
-            yield from _to_host(pending, feed)
-            pending = []
-    yield from _to_host(pending, feed)
+    pending: list[tuple[int, dict[str, Tensor]]] = []
+    try:
+        for step in range(start_step, len(group[0])):
+            if step * group[0].batch_size in group[0].reset_at:
+                method.reset()
+            method.step(feed.pixels(step))
+            pending.append((step, _copied(method.report)))
+            if len(pending) == block:
+                yield from _to_host(pending, feed)
+                pending = []
+        yield from _to_host(pending, feed)
+    finally:
+        feed.close()
 
 
 class _Feed:
-    """Batches of R streams as device tensors, and their indices and labels as arrays."""
+    """Batches of R streams as device tensors, and their indices and labels as arrays.
+
+    Images that are resident on the device are gathered there; others are gathered on the host, for a GPU one batch
+    ahead in a thread of its own, into pinned memory.
+    """
 
     def __init__(self, streams: Sequence[Stream], device: torch.device) -> None:
         self.streams = streams
         self.device = device
-        self.resident: dict[int, Tensor] = {}
+        self.batch_size = streams[0].batch_size
+        sources = [s.images.pixels for s in streams]
+        self.shared = sources[0] if all(p is sources[0] for p in sources) else None
+        self.resident = all(isinstance(p, Tensor) for p in sources)
+        if self.resident:
+            self.orders = torch.from_numpy(np.stack([s.order for s in streams])).to(sources[0].device)
+        self.ahead: tuple[int, Future[Tensor]] | None = None
+        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and not self.resident else None
 
     def pixels(self, step: int) -> Tensor:
-        """uint8 [R, B, 3, H, W]."""
-        parts = [self._gather(s, self.indices(s, step)) for s in self.streams]
-        return torch.stack(parts).permute(0, 1, 4, 2, 3)
+        """uint8 [R, B, 3, H, W] (channels last in memory)."""
+        batch = self._resident_batch(step) if self.resident else self._host_batch(step)
+        return batch.permute(0, 1, 4, 2, 3)
 
     def indices(self, stream: Stream, step: int) -> np.ndarray:
-        return stream.order[step * stream.batch_size : (step + 1) * stream.batch_size]
+        return stream.order[step * self.batch_size : (step + 1) * self.batch_size]
 
     def columns(self, step: int) -> dict[str, np.ndarray]:
         """index, label, group, domain: int64 [R, B]."""
@@ -68,11 +83,29 @@ class _Feed:
             "domain": np.stack([_or_missing(images.domains, index) for images, index in rows]),
         }
 
-    def _gather(self, stream: Stream, index: np.ndarray) -> Tensor:
-        source = stream.images.pixels
-        if isinstance(source, Tensor):  # resident on the device
-            return source[torch.from_numpy(index).to(source.device)]
-        return torch.from_numpy(np.ascontiguousarray(source[index])).to(self.device)
+    def close(self) -> None:
+        if self.thread is not None:
+            self.thread.shutdown(cancel_futures=True)
+
+    def _resident_batch(self, step: int) -> Tensor:
+        indices = self.orders[:, step * self.batch_size : (step + 1) * self.batch_size]
+        if self.shared is not None:
+            return self.shared[indices]
+        return torch.stack([s.images.pixels[row] for s, row in zip(self.streams, indices)])
+
+    def _host_batch(self, step: int) -> Tensor:
+        if self.thread is None:
+            return self._gather(step).to(self.device)
+        ready = self.ahead[1].result() if self.ahead and self.ahead[0] == step else self._gather(step)
+        self.ahead = None
+        if (step + 1) * self.batch_size < len(self.streams[0].order):
+            self.ahead = (step + 1, self.thread.submit(self._gather, step + 1))
+        return ready.to(self.device, non_blocking=True)
+
+    def _gather(self, step: int) -> Tensor:
+        parts = [np.ascontiguousarray(s.images.pixels[self.indices(s, step)]) for s in self.streams]
+        batch = torch.from_numpy(np.stack(parts) if len(parts) > 1 else parts[0][None])
+        return batch.pin_memory() if self.thread is not None else batch
 
 
 def _check(streams: Sequence[Stream]) -> None:
@@ -81,8 +114,9 @@ def _check(streams: Sequence[Stream]) -> None:
         raise ConfigError(f"streams side by side must have one length, batch size and reset rule; got {sorted(shapes)}")
 
 
-def _detached(report: StepReport) -> dict[str, Tensor]:
-    return {f.name: getattr(report, f.name).detach() for f in dataclasses.fields(report)}
+def _copied(report: StepReport) -> dict[str, Tensor]:
+    """The report's tensors, out of reach of the next step (a captured one writes into the same memory)."""
+    return {f.name: getattr(report, f.name).detach().clone() for f in dataclasses.fields(report)}
 
 
 def _to_host(pending: Sequence[tuple[int, dict[str, Tensor]]], feed: _Feed) -> Iterator[StepRecord]:
