@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 BLOCK = 64
 """Steps that the loop reports at a time; checkpoints are taken between blocks."""
 
+COMPILE_FROM_IMAGES = 20_000
+"""Groups that see fewer images run through CUDA graphs of the plain network: compiling would take longer."""
+
 
 @dataclass(kw_only=True)
 class Member:
@@ -185,7 +188,12 @@ def _method(members: Sequence[Member], state: WorkerState, benchmark: Benchmark,
         class_columns=benchmark.class_columns,
         source=benchmark.source_images() if _needs_source(config) else None,
     )
-    return engine.create_method(config.method, context, settings)
+    if state.device.type != "cuda":
+        return engine.create_method(config.method, context, settings)
+    columns = None if benchmark.class_columns is None else tuple(benchmark.class_columns)
+    images = len(members) * len(members[0].stream.order)
+    key = (network.sha256, columns, benchmark.image_size)
+    return state.methods.get(config.method, context, settings, key=key, compile=images >= COMPILE_FROM_IMAGES)
 
 
 def _needs_source(config: RunConfig) -> bool:

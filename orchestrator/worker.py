@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from deyo.fast import MethodPool
 from deyo.types import Benchmark, ImageSet, Network
 from orchestrator import engine, provenance
 from orchestrator.artifacts import read_artifact
@@ -74,6 +75,7 @@ class WorkerState:
     benchmarks: Resident[Benchmark] = field(default_factory=lambda: Resident(4))
     networks: Resident[Network] = field(default_factory=lambda: Resident(3))
     images: Resident[ImageSet] = field(default_factory=lambda: Resident(64))
+    methods: MethodPool = field(default_factory=MethodPool)
 
     def __post_init__(self) -> None:
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -154,6 +156,7 @@ class WorkerState:
         """After a failed task: let go of what may hold memory."""
         self.images.clear()
         self.networks.clear()
+        self.methods.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
