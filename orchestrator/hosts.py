@@ -39,6 +39,8 @@ def ask_hosts(
     for line in output.splitlines():
         if MARK in line:
             return json.loads(line.split(MARK, 1)[1])
+    if "No module named 'ray'" in output:
+        raise ClusterError(f"`python` on {address} has no Ray: start its hosts with their environment's bin on PATH")
     last = output.strip().splitlines()[-1:] or ["no output"]
     raise ClusterError(f"the hosts of {address} could not be asked: {last[0][:300]}")
 
