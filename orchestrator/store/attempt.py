@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +12,15 @@ import pyarrow.compute as pc
 
 from orchestrator.store import layout
 from orchestrator.store.errors import StoreError
-from orchestrator.store.streams import ROW_KEY, StreamBuffer
+from orchestrator.store.streams import ROW_KEY, StreamBuffer, digest
 from orchestrator.store.tree import Tree
 from orchestrator.types import PlannedRun
 
 SPILL_BYTES = 1 << 20
 """Rows kept in memory for an attempt before they are written without being asked for."""
+
+INLINE_BYTES = 8192
+"""Streams of a run no larger than this together go into the commit marker: one file to sync, not three."""
 
 
 @dataclass
@@ -71,7 +75,11 @@ class Attempt:
                 f"run {self.run.run_id}, attempt {self.number}: its row counts {images} images, but its batches "
                 f"{batches.images}: rows were lost on the way, so it is not committed"
             )
-        self.close(durable=True)
+        for stream in self._streams.values():
+            stream.buffer.close()
+        if not self.streams() and sum(s.buffer.size for s in self._streams.values()) <= INLINE_BYTES:
+            return {grain: _inline(stream) for grain, stream in self._streams.items()}
+        self.spill(durable=True)
         return {
             grain: {"path": s.path, "bytes": s.written, "rows": s.rows, "sha256": s.hash.hexdigest()}
             for grain, s in self._streams.items()
@@ -118,3 +126,8 @@ class Attempt:
         stream.hash.update(data)
         stream.written += len(data)
         stream.buffer.taken()
+
+
+def _inline(stream: _Stream) -> dict[str, Any]:
+    data = stream.buffer.pending()
+    return {"inline": base64.b64encode(data).decode(), "bytes": len(data), "rows": stream.rows, "sha256": digest(data)}

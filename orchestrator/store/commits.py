@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,12 +39,20 @@ _PROVENANCE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """A commit: the run's row, and the row streams that belong to it (until they are compacted), by grain."""
+    """A commit: the run's row, and the row streams that belong to it, by grain.
+
+    A stream is a file (``path``), which compaction removes, or, if it is small, in the marker itself (``inline``).
+    """
 
     run_id: str
     attempt: int
     row: Mapping[str, Any]
     streams: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Paths of the streams that are files, by grain."""
+        return {grain: stream["path"] for grain, stream in self.streams.items() if "inline" not in stream}
 
 
 def utc_now() -> str:
@@ -106,7 +114,8 @@ def _unwrap(value: Any) -> Any:
 
 
 def encode(marker: Marker) -> bytes:
-    return json.dumps({"format": FORMAT, **asdict(marker)}).encode()
+    content = {name: getattr(marker, name) for name in Marker.__dataclass_fields__}
+    return json.dumps({"format": FORMAT, **content}).encode()
 
 
 def decode(data: bytes, path: str) -> Marker:

@@ -51,8 +51,8 @@ def _compact(tree: Tree) -> tuple[int, int]:
         _extend(tree, grain, chunk)
     if tree.rewritable:
         for marker in chunk:
-            for stream in marker.streams.values():
-                tree.delete(stream["path"])
+            for path in marker.files.values():
+                tree.delete(path)
     return len(chunk), left
 
 

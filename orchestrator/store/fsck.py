@@ -107,10 +107,12 @@ def _committed(tree: Tree, held: Mapping[str, frozenset[str]]) -> Iterator[Findi
                 note = f"{error}; the run counts as not done and is run again"
                 yield Finding(kind=DAMAGED, path=layout.commit(run_id), note=note, run_id=run_id)
             continue
-        for grain, stream in marker.streams.items():
+        for grain in marker.streams:
             if run_id not in held[grain] and not _intact(tree, marker, grain):
                 note = f"rows of committed run {run_id} are missing or damaged; --repair lets the run be run again"
-                yield Finding(kind=DAMAGED, path=stream["path"], note=note, run_id=run_id)
+                yield Finding(
+                    kind=DAMAGED, path=marker.files.get(grain, layout.commit(run_id)), note=note, run_id=run_id
+                )
 
 
 def _runs_in(tree: Tree, path: str) -> frozenset[str]:

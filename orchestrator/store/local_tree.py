@@ -51,7 +51,7 @@ class LocalTree:
         full = self._full(path)
         with self._errors(path):
             if offset == 0:
-                self._make_folder(os.path.dirname(full))
+                self._make_folder(os.path.dirname(full), durable=False)
             descriptor = os.open(full, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 os.lseek(descriptor, offset, os.SEEK_SET)
@@ -64,7 +64,7 @@ class LocalTree:
             finally:
                 os.close(descriptor)
             if durable:
-                _sync_folder(os.path.dirname(full))
+                self._sync_folders(os.path.dirname(full))
 
     def read_stream(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
@@ -180,21 +180,28 @@ class LocalTree:
 
     def _move(self, temporary: str, path: str, *, durable: bool) -> None:
         full = self._full(path)
-        self._make_folder(os.path.dirname(full))
+        self._make_folder(os.path.dirname(full), durable=durable)
         os.replace(temporary, full)
         if durable:
             _sync_folder(os.path.dirname(full))
 
-    def _make_folder(self, folder: str) -> None:
-        """``folder`` with its parents, each new name synced in its parent."""
+    def _make_folder(self, folder: str, *, durable: bool = True) -> None:
+        """``folder`` with its parents; if ``durable``, each new name is synced in its parent."""
         if os.path.isdir(folder):
             return
         parent = os.path.dirname(folder)
         if len(parent) < len(folder):
-            self._make_folder(parent)
+            self._make_folder(parent, durable=durable)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            _sync_folder(parent)
+            if durable:
+                _sync_folder(parent)
+
+    def _sync_folders(self, folder: str) -> None:
+        """``folder`` and its parents up to the root, any of which may have been made without a sync."""
+        while len(folder) >= len(self.root):
+            _sync_folder(folder)
+            folder = os.path.dirname(folder)
 
     @contextlib.contextmanager
     def _errors(self, path: str) -> Iterator[None]:

@@ -2,19 +2,21 @@
 
 The compactor publishes ``samples`` and ``batches`` before ``runs``, and removes a run's streams only after all
 three. So a reader that lists the commits first, opens the ``runs`` parts next and the other parts last has every
-committed run once; if a stream vanished meanwhile, it was compacted, and the reader looks again.
+committed run once; if a stream vanished meanwhile, it was compacted, and the reader looks for it in the parts.
 """
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from orchestrator import schema
-from orchestrator.store import commits
+from orchestrator.store import commits, layout
 from orchestrator.store.errors import DamagedError
 from orchestrator.store.manifest import Part, read_manifest
 from orchestrator.store.streams import conform, digest, read_stream
@@ -97,9 +99,32 @@ class Snapshot:
         if grain == "runs":
             yield from commits.rows_table(self.uncovered).to_batches()
             return
+        moved = set()
         for marker in self.uncovered:
             if marker.run_id not in self.covered[grain] and grain in marker.streams:
-                yield from read_committed(self._tree, marker, grain)
+                try:
+                    yield from read_committed(self._tree, marker, grain)
+                except Moved:
+                    moved.add(marker.run_id)  # compacted since the snapshot was taken
+        if moved:
+            yield from take(self._tree).compacted(grain, frozenset(moved))
+
+    def compacted(self, grain: str, run_ids: frozenset[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of ``run_ids`` from the parts.
+
+        Raises:
+            DamagedError: a run is in no part.
+        """
+        lost = run_ids - self.covered[grain]
+        if lost:
+            raise DamagedError(
+                f"the {grain} of committed runs are gone: {', '.join(sorted(lost))}; see deyo-sweep fsck"
+            )
+        wanted = pa.array(sorted(run_ids), pa.string())
+        for part in self.parts[grain]:
+            if part.runs & run_ids:
+                for batch in part.file.iter_batches():
+                    yield _cast(batch.filter(pc.is_in(batch["run_id"], wanted)), grain, None, part.path)
 
     def dataset(self, grain: str) -> pads.Dataset:
         """The rows of ``grain`` as an Arrow dataset over the open parts (loose rows are read into memory)."""
@@ -116,9 +141,9 @@ class Snapshot:
 def lost_streams(tree: Tree, marker: commits.Marker, covered: Mapping[str, Set[str]]) -> list[str]:
     """Streams of a commit that no part holds and that are not (wholly) there."""
     return [
-        stream["path"]
-        for grain, stream in marker.streams.items()
-        if marker.run_id not in covered[grain] and tree.stream_size(stream["path"]) < stream["bytes"]
+        path
+        for grain, path in marker.files.items()
+        if marker.run_id not in covered[grain] and tree.stream_size(path) < marker.streams[grain]["bytes"]
     ]
 
 
@@ -130,9 +155,9 @@ def read_committed(tree: Tree, marker: commits.Marker, grain: str) -> Iterator[p
         DamagedError: it is not what was committed.
     """
     said = marker.streams[grain]
-    path = said["path"]
+    path = said.get("path", layout.commit(marker.run_id))
     try:
-        data = tree.read_stream(path)
+        data = pa.py_buffer(base64.b64decode(said["inline"])) if "inline" in said else tree.read_stream(path)
     except FileNotFoundError as error:
         raise Moved(f"{path}, rows of the committed run {marker.run_id}, is gone") from error
     if len(data) < said["bytes"] or digest(data[: said["bytes"]]) != said["sha256"]:

@@ -11,6 +11,7 @@ import store_runs as sr
 
 from orchestrator import open_results, schema
 from orchestrator.store import ParquetStore, StoreError, layout
+from orchestrator.store import attempt as store_attempt
 from orchestrator.types import Checkpoint, Failure, FailureClass, Plan
 
 
@@ -187,7 +188,8 @@ def test_a_damaged_commit_does_not_count_and_gives_way_to_a_new_one(store):
     assert results(store).runs()["attempt"].to_pylist() == [2]
 
 
-def test_a_commit_whose_rows_were_lost_does_not_count(store):
+def test_a_commit_whose_rows_were_lost_does_not_count(store, monkeypatch):
+    monkeypatch.setattr(store_attempt, "INLINE_BYTES", 0)
     run, other = sr.planned(0), sr.planned(1)
     assert sr.run_once(store, run)
     assert sr.run_once(store, other)

@@ -17,7 +17,7 @@ import pytest
 import store_runs as sr
 
 from orchestrator import open_results
-from orchestrator.store import ParquetStore, StoreFullError, compactor, fsck, local_tree, writer
+from orchestrator.store import ParquetStore, StoreFullError, attempt, compactor, fsck, local_tree, writer
 
 HERE = Path(__file__).parent
 
@@ -115,6 +115,7 @@ class CrashAt:
 def test_a_crash_at_any_file_operation_tears_nothing(tmp_path, monkeypatch, step):
     """Every ``step``-th of all file operations of a small sweep with two compactions is the last one, once."""
     monkeypatch.setattr(compactor, "PART_RUNS", 3)
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 0)
 
     def sweep(root: Path, acknowledged: list[int]) -> None:
         store = ParquetStore(str(root), "sweep")
@@ -211,6 +212,7 @@ class FullDisk:
 
 @pytest.mark.parametrize("budget", [0, 1, 100, 700, 1500, 2500, 4000, 6000, 9000, 12_000])
 def test_a_full_disk_is_said_clearly_and_tears_nothing(tmp_path, monkeypatch, budget):
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 8192 * (budget % 1000 == 0))
     store = ParquetStore(str(tmp_path), "sweep")
     sr.run_once(store, sr.planned(0), accuracy=0.0)
     store.close()

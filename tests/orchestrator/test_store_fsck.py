@@ -10,8 +10,13 @@ import store_runs as sr
 
 from orchestrator import open_results
 from orchestrator.cli.main import run as cli
-from orchestrator.store import ParquetStore, fsck, layout
+from orchestrator.store import ParquetStore, attempt, fsck, layout
 from orchestrator.types import Checkpoint, Failure, FailureClass, Plan
+
+
+@pytest.fixture(autouse=True)
+def rows_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 0)
 
 
 @pytest.fixture

@@ -10,10 +10,15 @@ import pytest
 import store_runs as sr
 
 from orchestrator.results import Results
-from orchestrator.store import ParquetStore, StoreError, compactor, fsck
+from orchestrator.store import ParquetStore, StoreError, attempt, compactor, fsck
 from orchestrator.store.object_tree import ObjectTree
 from orchestrator.store.tree import open_tree
 from orchestrator.types import Checkpoint, Failure, FailureClass, Plan
+
+
+@pytest.fixture(autouse=True)
+def rows_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 0)
 
 
 @pytest.fixture

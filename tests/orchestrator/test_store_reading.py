@@ -19,8 +19,9 @@ import store_runs as sr
 
 from deyo.types import ConfigError
 from orchestrator import open_results, schema
-from orchestrator.store import DamagedError, ParquetStore, compactor
+from orchestrator.store import DamagedError, ParquetStore, attempt, compactor
 from orchestrator.store.manifest import read_manifest
+from orchestrator.store.snapshot import take
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -48,13 +49,17 @@ def expected(runs, steps: int = 4) -> tuple[set, set, set]:
     )
 
 
-def test_every_committed_row_is_there_once_before_during_and_after_compaction(store, monkeypatch):
+@pytest.mark.parametrize("inline", [0, 8192])
+def test_every_committed_row_is_there_once_before_during_and_after_compaction(store, monkeypatch, inline):
+    """Rows that were in files of their own, and rows that the commit marker held."""
+    monkeypatch.setattr(attempt, "INLINE_BYTES", inline)
     monkeypatch.setattr(compactor, "CHUNK_RUNS", 4)
     monkeypatch.setattr(compactor, "PART_RUNS", 6)
     runs = list(sr.grid(range(3)))
     for run in runs:
         sr.run_once(store, run)
     assert seen(store.root) == expected(runs)
+    assert len(list(Path(store.root).rglob("*.arrows"))) == (0 if inline else 2 * len(runs))
     left = [1]
     while left[-1]:
         left.append(compactor.compact(store.tree)[1])
@@ -156,7 +161,8 @@ def test_a_stream_cut_anywhere_gives_the_rows_before_the_cut(store):
     assert counts[-1] >= 18
 
 
-def test_strays_disturb_no_reader(store):
+def test_strays_disturb_no_reader(store, monkeypatch):
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 0)
     runs = list(sr.grid())
     for run in runs[:10]:
         sr.run_once(store, run)
@@ -305,6 +311,7 @@ def test_readers_in_other_processes_see_no_run_twice_torn_or_gone_while_compacti
     reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seed = 0
     while reader.poll() is None:
+        monkeypatch.setattr(attempt, "INLINE_BYTES", 8192 * (seed % 2))
         sr.run_once(store, sr.planned(seed))
         seed += 1
         if seed % 7 == 0:
@@ -323,3 +330,20 @@ def test_numbers_survive_bit_for_bit(store):
     store.close()
     table = open_results(store.root).runs(columns=["seed", "accuracy"]).sort_by("seed")
     assert table["accuracy"].to_pylist() == values.tolist()
+
+
+def test_rows_that_are_compacted_while_a_reader_is_at_work_are_not_lost(store, monkeypatch):
+    """The snapshot is taken, then everything is compacted, then the rows are read."""
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 0)
+    runs = list(sr.grid())
+    for number, run in enumerate(runs):
+        sr.run_once(store, run)
+        if number == 5:
+            compactor.compact(store.tree)
+    snapshot = take(store.tree)
+    sr.run_once(store, sr.planned(99))
+    store.close()
+    for grain, key in (("runs", "attempt"), ("batches", "step"), ("samples", "position")):
+        table = pa.Table.from_batches(snapshot.batches(grain), schema.GRAINS[grain])
+        assert set(table["run_id"].to_pylist()) == {r.run_id for r in runs}
+        assert len(sr.as_sets(table, ["run_id", key])) == len(runs) * {"runs": 1, "batches": 4, "samples": 32}[grain]
