@@ -63,9 +63,12 @@ def run_id(config: RunConfig, *, weights_id: str | None = None, numerics_version
     return combined_id(config_id(config), weights_id, numerics_version, samples=config.record_samples)
 
 
-def combined_id(config: str, weights_id: str, numerics_version: int, *, samples: bool = False) -> str:
-    """``run_id`` from a ``config_id`` at hand."""
-    return _digest([config, weights_id, numerics_version, *(["samples"] if samples else [])])
+def combined_id(
+    config: str, weights_id: str, numerics_version: int, *, samples: bool = False, code_digest: str | None = None
+) -> str:
+    """``run_id`` from a ``config_id`` at hand; with a ``code_digest`` any change of engine code changes it."""
+    extra = [*(["samples"] if samples else []), *([code_digest] if code_digest else [])]
+    return _digest([config, weights_id, numerics_version, *extra])
 
 
 def canonical(value: Any) -> Any:

@@ -72,7 +72,7 @@ def make_plan(
     runs = []
     for expanded in expansion(spec, catalog):
         stamps = _stamps(expanded, catalog)
-        identity = _identity(stamps, history)
+        identity = _identity(stamps, history, stamps["code_digest"] if spec.stale_after == "code" else None)
         status, reason = judge(identity, stamps, history)
         runs.append(
             PlannedRun(
@@ -142,11 +142,11 @@ def _stamps(expanded: Expanded, catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def _identity(stamps: Mapping[str, Any], history: History) -> str:
+def _identity(stamps: Mapping[str, Any], history: History, code_digest: str | None) -> str:
     """The run's id; where it need not record samples, that of a committed run which did will do."""
     parts = stamps["config_id"], stamps["weights_id"], stamps["numerics_version"]
-    identity = combined_id(*parts, samples=stamps["record_samples"])
-    richer = combined_id(*parts, samples=True)
+    identity = combined_id(*parts, samples=stamps["record_samples"], code_digest=code_digest)
+    richer = combined_id(*parts, samples=True, code_digest=code_digest)
     done = (history.committed, history.elsewhere)
     return richer if not any(identity in d for d in done) and any(richer in d for d in done) else identity
 
@@ -155,7 +155,10 @@ def _done_reason(info: CommitInfo, stamps: Mapping[str, Any], root: str) -> str:
     parts = [f"in {root}, attempt {info.attempt}, {info.finished_at}"]
     if info.stamps.get("code_digest", stamps["code_digest"]) != stamps["code_digest"]:
         change = f"{info.stamps['code_digest']} -> {stamps['code_digest']}"
-        parts.append(f"engine code changed since (code_digest {change}), its numerics version did not: kept")
+        parts.append(
+            f"made by other engine code (code_digest {change}) of the same numerics version: kept; "
+            "`--set stale_after=code` runs it again"
+        )
     return "; ".join(parts)
 
 

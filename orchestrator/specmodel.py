@@ -150,7 +150,8 @@ class Resources(_Model):
 class SweepSpec(_Model):
     """A sweep: grids of runs, and what they share.
 
-    ``reuse: false`` repeats runs that another sweep of the same results root has done.
+    ``reuse: false`` repeats runs that another sweep of the same results root has done. ``stale_after``: done runs
+    are run again after a change of the engine's numerics version, or of any of its code.
     """
 
     name: str
@@ -163,6 +164,7 @@ class SweepSpec(_Model):
     max_images: Images | None = None
     samples: bool = False
     reuse: bool = True
+    stale_after: Literal["numerics", "code"] = "numerics"
     data: dict[Text, Text] = Field(default_factory=dict)
     mlflow: Annotated[Mlflow, BeforeValidator(_switch)] = Field(default_factory=Mlflow)
     resources: Resources = Field(default_factory=Resources)

@@ -107,6 +107,15 @@ def test_edited_engine_code_is_reported_and_keeps_what_is_done() -> None:
     assert "code_digest c0de -> beef" in plan.runs[0].reason
 
 
+def test_any_change_of_code_can_be_made_to_count() -> None:
+    store = FakeStore()
+    store.commit_all(plan_of(None, "stale_after=code"))
+    assert statuses(plan_of(store, "stale_after=code")) == ["done"] * 8
+    plan = plan_of(store, "stale_after=code", catalog=FakeCatalog(code_digest="beef"))
+    assert statuses(plan) == ["stale"] * 8
+    assert plan.runs[0].reason.startswith("code_digest c0de -> beef")
+
+
 def test_asking_for_samples_later_reruns_and_no_longer_asking_does_not() -> None:
     store = FakeStore()
     store.commit_all(plan_of())
