@@ -1,0 +1,46 @@
+"""A captured method that goes on as another group's must be that group's method, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from parity_cases import network_for, rgb
+
+from deyo.fast import transplant
+from deyo.methods import create_method, settings_class
+from deyo.types import MethodContext, Network
+
+
+def build(name: str, network: Network, seeds: list[int], **settings: Any) -> Any:
+    context = MethodContext(network=network, seeds=seeds, batch_size=16, precision="float64")
+    rate = {} if name == "bn-adapt" else {"learning_rate": 0.02}
+    return create_method(name, context, [settings_class(name)(**{**rate, **settings})] * len(seeds))
+
+
+@pytest.mark.parametrize("network", ["network_bn", "network_gn", "network_ln"])
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("bn-adapt", {}),
+        ("tent", {"learning_rate": 0.001, "momentum": 0.5}),
+        ("eata", {"entropy_margin": 0.8, "fisher_strength": 10.0}),
+        ("sar", {"entropy_margin": 0.9, "reset_constant": 0.9}),
+        ("sentry", {"entropy_weight": 0.5}),
+        ("deyo", {"entropy_margin": 0.9, "plpd_threshold": 0.05, "filter_entropy": True}),
+    ],
+)
+def test_a_transplanted_method_equals_a_fresh_one(name: str, other: dict[str, Any], network: str) -> None:
+    source = network_for(network)[0]
+    pixels = rgb(network_for(network)[1].reshape(-1, 32, 32)[:16]).expand(2, -1, -1, -1, -1)
+    kept = build(name, source, [0, 1])
+    for _ in range(3):
+        kept.step(pixels)
+    transplant(build(name, source, [5, 6], **other), kept)
+    expected = build(name, source, [5, 6], **other)
+    for _ in range(3):
+        assert torch.equal(kept.step(pixels), expected.step(pixels))
+        assert torch.equal(kept.report.passed_both, expected.report.passed_both)
+    for key, value in expected.state_dict().items():
+        assert torch.equal(torch.nan_to_num(kept.state_dict()[key]), torch.nan_to_num(value)), key
