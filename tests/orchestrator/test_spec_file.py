@@ -183,3 +183,17 @@ def test_precisions_are_the_engines() -> None:
     for name in PROFILES:
         assert parse_spec(SPEC, [f"precision={name}"]).precision == [name]
     assert "float32" in error_of(SPEC, ["precision=float16"])
+
+
+def test_the_reference_names_every_key_and_its_example_is_a_spec() -> None:
+    from pathlib import Path
+
+    from orchestrator.specmodel import Grid, MethodEntry, Mlflow, Resources, SweepSpec
+
+    text = (Path(__file__).parents[2] / "experiments" / "SPEC.md").read_text(encoding="utf-8")
+    for model in (SweepSpec, Grid, Mlflow, Resources):
+        for key in model.model_fields:
+            assert f"`{key}`" in text, key
+    assert f"{{{', '.join(MethodEntry.model_fields)}}}" in text
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert parse_spec(example).name == "my-sweep"
