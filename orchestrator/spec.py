@@ -71,11 +71,10 @@ def _reduced(document: Document) -> Document:
 
 
 def _explained(error: ValidationError, document: Document) -> str:
-    lines = [f"{document.where(_key(e))}: {_message(e)}" for e in error.errors(include_url=False)]
-    lines = list(dict.fromkeys(lines))
-    if len(lines) > _ERRORS_SHOWN:
-        lines = [*lines[:_ERRORS_SHOWN], f"… and {len(lines) - _ERRORS_SHOWN} errors more"]
-    return "\n".join(lines)
+    found = error.errors(include_url=False)
+    lines = dict.fromkeys(f"{document.where(_key(e))}: {_message(e)}" for e in found[:_ERRORS_SHOWN])
+    more = [f"… and {len(found) - _ERRORS_SHOWN} errors more"] if len(found) > _ERRORS_SHOWN else []
+    return "\n".join([*lines, *more])
 
 
 def _key(error: Any) -> Key:
