@@ -43,7 +43,7 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
     _remove_dead_directories()
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     try:
-        with _token(directory), _loopback():
+        with _token(directory), _loopback(), code_snapshot() as environment:
             import ray
 
             context = ray.init(
@@ -52,7 +52,7 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
                 num_gpus=gpus,
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
-                runtime_env=code_snapshot(),
+                runtime_env=environment,
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(directory),
                 **_QUIET,
@@ -80,7 +80,8 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
     _reread_authentication()
 
     try:
-        ray.init(address=address, runtime_env=code_snapshot(), **_QUIET)
+        with code_snapshot() as environment:
+            ray.init(address=address, runtime_env=environment, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot join the cluster at {address}: {error}") from error
     try:
@@ -106,16 +107,22 @@ def check_cluster(address: str, *, allow_insecure: bool = False) -> None:
     )
 
 
-def code_snapshot() -> dict[str, Any]:
+@contextlib.contextmanager
+def code_snapshot() -> Iterator[dict[str, Any]]:
     """The runtime environment of workers: a copy of this code as it is now, whatever is edited later.
 
-    Workers that start late (new hosts, replaced processes) get the same copy.
+    It is Ray's working directory of the job, so that neither the folder in which the driver was started nor
+    that of its script is on the workers' path. Workers that start late (new hosts, replaced processes) get the
+    same copy. The block lasts until the copy is uploaded.
     """
     if IN_RAY_JOB in os.environ:
-        return {}
+        yield {}
+        return
     here = Path(__file__).resolve().parent
-    modules = [str(here), str(here.parent / "deyo")]
-    return {"py_modules": modules, "env_vars": dict(code_environment())}
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-code-") as folder:
+        for package in (here, here.parent / "deyo"):
+            shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        yield {"working_dir": folder, "env_vars": dict(code_environment())}
 
 
 _QUIET: Mapping[str, Any] = {"log_to_driver": True, "logging_level": "warning", "configure_logging": True}

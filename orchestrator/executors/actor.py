@@ -19,9 +19,14 @@ BUNDLE_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """What a worker is told at its start. ``gpu`` is the share of a GPU that is its own (0: CPU only)."""
+    """What a worker is told at its start.
+
+    ``gpu`` is the share of a GPU that is its own (0: CPU only). ``folder`` is where the driver was started, for
+    workers of the same host: relative paths in a spec mean the same there.
+    """
 
     threads: int
+    folder: str = ""
     gpu: float = 0.0
     cache: str | None = None
     fake_gpu: bool = False
@@ -55,6 +60,8 @@ class Worker:
     def __init__(self, config: WorkerConfig) -> None:
         faulthandler.enable()
         self.config = config
+        if config.folder and os.path.isdir(config.folder):
+            os.chdir(config.folder)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         import torch
 

@@ -140,6 +140,10 @@ class RayExecutor:
     def now(self) -> float:
         return time.monotonic()
 
+    def announce(self) -> None:
+        """Tell of the workers that are there already: for the next driver that uses this executor."""
+        self._later([SlotJoined(slot=actor.slot) for actor in self._actors.values() if actor.slot is not None])
+
     def close(self) -> None:
         for actor in self._actors.values():
             ray.kill(actor.handle)
@@ -198,6 +202,7 @@ class RayExecutor:
             options["memory"] = int(layout.memory_gb * 2**30)
         config = WorkerConfig(
             threads=threads,
+            folder=os.getcwd() if node_id == self._here else "",
             gpu=layout.gpu_fraction if on_gpu else 0.0,
             cache=layout.cache,
             fake_gpu=layout.fake_gpus and on_gpu,
