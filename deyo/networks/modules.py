@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-SMALL_CHANNELS = (16, 32, 48, 64)
+SMALL_CHANNELS = (8, 16, 24, 32)
 SMALL_GROUPS = 4
 
 
 def small_resnet(num_classes: int, *, norm: str) -> nn.Module:
-    """A four-block ResNet for small images: 0.1 million weights, about 4 million operations at 32×32.
+    """A four-block ResNet for small images: 45,000 weights; the architecture of the parity cases.
 
     ``norm`` is "bn" or "gn" (groups of ``SMALL_GROUPS``). Layer names are the ResNet's (``layer4`` counts as
     its upper part where methods adapt the lower norm layers only).

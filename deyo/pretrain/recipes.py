@@ -79,7 +79,7 @@ _AUTHORS = {
 _SHORT = {
     "epochs": 12,
     "batch_size": 64,
-    "learning_rate": 0.1,
+    "learning_rate": 0.05,
     "momentum": 0.9,
     "weight_decay": 5e-4,
     "schedule": "one-cycle",
