@@ -44,7 +44,7 @@ def open_results(root: str, sweep: str | None = None) -> Results:
         return Results({sweep: tree})
     tree = open_tree(root)
     if _is_sweep(tree):
-        return Results({tree.root.rstrip("/").rpartition("/")[2]: tree})
+        return Results({tree.root.partition("?")[0].rstrip("/").rpartition("/")[2]: tree})
     found = {name: open_tree(join(root, name)) for name in sweeps(root)}
     if not found:
         raise ConfigError(

@@ -51,7 +51,7 @@ def fsck(
             lost = mend(tree)
             typer.echo(f"{found}: repaired; {len(lost)} runs are to be run again {' '.join(lost)}".rstrip(), err=True)
         if clean:
-            typer.echo(f"{found}: deleted {delete(tree, findings)} files", err=True)
+            typer.echo(f"{found}: deleted {len(delete(tree))} files", err=True)
     if as_json:
         typer.echo(json.dumps(listed, indent=1))
     raise typer.Exit(1 if serious else 0)

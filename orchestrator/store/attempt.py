@@ -45,18 +45,22 @@ class Attempt:
         self._tree = tree
         self._streams: dict[str, _Stream] = {}
 
-    def append(self, grain: str, batch: pa.RecordBatch) -> None:
+    def append(self, grain: str, batch: pa.RecordBatch) -> int:
         """Rows that follow those appended before; the first is the run's first (also after a resume).
+
+        Returns how many bytes more are now waiting in memory.
 
         Raises:
             StoreError: rows are missing in between, or have unknown columns.
         """
         if batch.num_rows == 0:
-            return
+            return 0
         stream = self._streams.get(grain) or self._open(grain)
+        before = stream.buffer.size
         self._add(stream, grain, batch)
         if stream.buffer.size > SPILL_BYTES:
             self._spill(stream, durable=False)
+        return stream.buffer.size - before
 
     def spill(self, *, durable: bool) -> None:
         """Write what is buffered."""

@@ -5,6 +5,7 @@ Readers go by the manifest and the commit markers, so nothing that this module c
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
@@ -34,12 +35,25 @@ def check(tree: Tree) -> list[Finding]:
     return sorted(found, key=lambda f: (f.kind != DAMAGED, f.kind, f.path))
 
 
-def clean(tree: Tree, findings: list[Finding]) -> int:
-    """Delete what is deletable among ``findings``; how many files went."""
-    gone = [f for f in findings if f.kind in DELETABLE]
-    for finding in gone:
-        tree.delete(finding.path)
-    return len(gone)
+def clean(tree: Tree) -> list[Finding]:
+    """Delete every file that no reader uses and no committed result rests on; what was deleted.
+
+    Raises:
+        StoreError: a driver is compacting just now.
+    """
+    with _alone(tree):
+        gone = [finding for finding in check(tree) if finding.kind in DELETABLE]
+        for finding in gone:
+            tree.delete(finding.path)
+        return gone
+
+
+@contextlib.contextmanager
+def _alone(tree: Tree) -> Iterator[None]:
+    with tree.lock(layout.LOCK) as free:
+        if not free:
+            raise StoreError("a driver is compacting this sweep just now: try again in a moment")
+        yield
 
 
 def repair(tree: Tree) -> list[str]:
@@ -47,9 +61,7 @@ def repair(tree: Tree) -> list[str]:
 
     The manifest is written anew from the parts that can be read. A commit whose rows are lost is set aside.
     """
-    with tree.lock(layout.LOCK) as free:
-        if not free:
-            raise StoreError("a driver is compacting this sweep just now: try again when it has ended")
+    with _alone(tree):
         manifest = Manifest()
         for grain, paths in manifest.parts.items():
             paths += [path for path in _stored_parts(tree, grain) if not _part_problem(tree, path)]

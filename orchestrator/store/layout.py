@@ -13,6 +13,7 @@
     tables/runs/part-00000.parquet  committed rows, compacted; also batches/, samples/, aggregates/
     tmp/                            files being written; they get their final name when they are whole
     writer.lock                     held while compacting
+    driver.json  driver.lock        who runs the sweep (``orchestrator.session``)
 
 ``tables/<grain>`` holds whole Parquet files only, so any Parquet reader may be pointed at the folder.
 """
@@ -30,6 +31,7 @@ RUNNING = "running.json"
 MANIFEST = "tables/manifest.json"
 AGGREGATES = "tables/aggregates/aggregates.parquet"
 LOCK = "writer.lock"
+DRIVER_FILES = frozenset({"driver.json", "driver.lock"})
 TEMPORARY = "tmp"
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")

@@ -22,9 +22,10 @@ _TOP = frozenset(
         layout.MANIFEST,
         layout.AGGREGATES,
         layout.LOCK,
+        *layout.DRIVER_FILES,
     }
 )
-_MAY_BE_EMPTY = frozenset({layout.LOCK, layout.SPEC_TEXT})
+_MAY_BE_EMPTY = frozenset({layout.LOCK, layout.SPEC_TEXT, *layout.DRIVER_FILES})
 _KINDS = frozenset({"begin.json", "batches.arrows", "samples.arrows", "log", "failed.json", "superseded.json"})
 
 

@@ -6,10 +6,12 @@ stream that one writer owns.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -88,8 +90,10 @@ def open_tree(root: str) -> Tree:
         return LocalTree(root)
     if root.startswith("file://"):
         return LocalTree(root.removeprefix("file://"))
+    if "@" in urlsplit(root).netloc:
+        raise StoreError("results root: keys in a URI end up in logs; give them in the environment (AWS_…, GOOGLE_…)")
     try:
-        filesystem, base = pafs.FileSystem.from_uri(root)
+        filesystem, base = _from_uri(root)
     except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise StoreError(
             f"results root {root!r} cannot be opened: {error}. Use a path, s3://bucket/prefix or gs://bucket/prefix"
@@ -97,6 +101,17 @@ def open_tree(root: str) -> Tree:
     return ObjectTree(filesystem, base, root)
 
 
+def _from_uri(root: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a URI; on S3 small objects are written in one request instead of three (multipart)."""
+    if root.startswith("s3://"):
+        with contextlib.suppress(pa.ArrowInvalid):  # pyarrow before 18 does not know the option
+            return pafs.FileSystem.from_uri(f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true")
+    return pafs.FileSystem.from_uri(root)
+
+
 def join(root: str, *names: str) -> str:
-    """``names`` below ``root``, which is a path or a URI."""
-    return "/".join([root.rstrip("/") or "/", *names])
+    """``names`` below ``root``, which is a path or a URI (whose ``?options`` stay at its end)."""
+    if "://" not in root:
+        return "/".join([root.rstrip("/"), *names])
+    path, mark, options = root.partition("?")
+    return "/".join([path.rstrip("/"), *names]) + mark + options

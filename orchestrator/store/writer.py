@@ -24,6 +24,9 @@ from orchestrator.types import Checkpoint, CommitInfo, Failure, Plan, PlannedRun
 READABLE_SECONDS = 10.0
 """Rows wait no longer than this in memory while messages arrive, whether or not the driver calls ``flush``."""
 
+WAITING_BYTES = 32 << 20
+"""Rows in memory over all attempts in flight, however many, before they are written."""
+
 COMPACT_RUNS = 256
 COMPACT_SECONDS = {True: 60.0, False: 900.0}
 """Age at which commits are compacted though they are few; by ``Tree.rewritable`` (else each makes a new file)."""
@@ -46,6 +49,7 @@ class ParquetStore:
         self._open: dict[tuple[str, int], Attempt] = {}
         self._logs: dict[tuple[str, int], tuple[int, bytearray]] = {}
         self._indexed = False
+        self._waiting = 0
         self._flushed = time.monotonic()
         self._compaction = _Pace(COMPACT_SECONDS[self.tree.rewritable])
         self._aggregation = _Pace(5.0)
@@ -82,7 +86,7 @@ class ParquetStore:
         self._indexed = False
 
     def append(self, run_id: str, attempt: int, grain: str, batch: pa.RecordBatch) -> None:
-        self._attempt(run_id, attempt).append(grain, batch)
+        self._waiting += self._attempt(run_id, attempt).append(grain, batch)
         self._tick()
 
     def append_log(self, run_id: str, attempt: int, text: str) -> None:
@@ -170,7 +174,7 @@ class ParquetStore:
         self._indexed = False
 
     def _tick(self) -> None:
-        if time.monotonic() - self._flushed > READABLE_SECONDS:
+        if self._waiting > WAITING_BYTES or time.monotonic() - self._flushed > READABLE_SECONDS:
             self._publish_rows()
 
     def _publish_rows(self) -> None:
@@ -187,6 +191,7 @@ class ParquetStore:
             self.tree.replace(layout.RUNNING, running.encode(self._open.values(), self.sweep), durable=False)
             self._indexed = True
         self._flushed = time.monotonic()
+        self._waiting = 0
 
     def _spill_log(self, run_id: str, attempt: int) -> None:
         written, waiting = self._logs[run_id, attempt]

@@ -291,3 +291,19 @@ def test_memory_of_the_writer_does_not_hold_runs(tmp_path, monkeypatch):
     assert not store._open
     assert not store._logs
     assert store._uncompacted < 20
+
+
+def test_memory_of_the_writer_is_bounded_over_all_runs_in_flight(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "WAITING_BYTES", 20_000)
+    store = ParquetStore(str(tmp_path), "sweep")
+    runs = [sr.planned(seed) for seed in range(30)]
+    most = 0
+    for run in runs:
+        store.begin(run, 1)
+    for step in range(6):
+        for run in runs:
+            store.append(run.run_id, 1, "batches", sr.batch_rows([step]))
+            most = max(most, sum(s.buffer.size for a in store._open.values() for s in a._streams.values()))
+    assert most < 60_000
+    assert all(store.commit(run, 1, sr.row(48)) for run in runs)
+    assert len(open_results(str(tmp_path), "sweep").batches()) == 180

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset as pads
@@ -9,10 +14,11 @@ import pyarrow.fs as pafs
 import pytest
 import store_runs as sr
 
-from orchestrator.results import Results
+from orchestrator.query import query
+from orchestrator.results import Results, open_results
 from orchestrator.store import ParquetStore, StoreError, attempt, compactor, fsck
 from orchestrator.store.object_tree import ObjectTree
-from orchestrator.store.tree import open_tree
+from orchestrator.store.tree import join, open_tree
 from orchestrator.types import Checkpoint, Failure, FailureClass, Plan
 
 
@@ -104,9 +110,80 @@ def test_fsck_lists_strays(store, tree):
     serious = [(f.kind, f.path) for f in fsck.check(tree) if f.serious]
     assert serious == [("zero-byte", "tables/runs/other.parquet")]
     before = results(tree).samples()
-    fsck.clean(tree, fsck.check(tree))
+    fsck.clean(tree)
     assert fsck.check(tree) == []
     assert results(tree).samples().equals(before)
+
+
+def test_options_of_a_uri_stay_at_its_end():
+    assert join("s3://b/r?region=x&scheme=http", "sweep", "tables") == "s3://b/r/sweep/tables?region=x&scheme=http"
+    assert join("s3://b/r/", "sweep") == "s3://b/r/sweep"
+    assert join("/", "sweep") == "/sweep"
+    assert join("odd?name", "sweep") == "odd?name/sweep"
+
+
+def test_keys_in_a_uri_are_refused():
+    with pytest.raises(StoreError, match="in the environment") as caught:
+        open_tree("s3://AKIA:secret@bucket/results")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def s3_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URI of an empty prefix on a local S3 server (moto)."""
+    server = shutil.which("moto_server")
+    if server is None:
+        pytest.skip("needs moto_server (pip install 'moto[server]')")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+        monkeypatch.setenv(name, value)
+    command = [server, "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(150):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
+        options = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
+        pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("bucket")
+        yield f"s3://bucket/results?{'&'.join(f'{k}={v}' for k, v in options.items())}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_sweep_on_an_s3_server(s3_root):
+    store = ParquetStore(s3_root, "sweep")
+    runs = list(sr.grid(range(2)))
+    store.write_plan(Plan(sweep="sweep", runs=tuple(runs)))
+    for run in runs:
+        assert sr.run_once(store, run)
+    running = sr.planned(9)
+    store.begin(running, 1)
+    for step in range(3):
+        store.append(running.run_id, 1, "batches", sr.batch_rows([step]))
+        store.append_log(running.run_id, 1, f"{step} ")
+        store.flush()
+    store.save_checkpoint(running.run_id, 1, Checkpoint(run_id=running.run_id, step=3, blob=b"state"))
+    assert open_results(s3_root).batches([running.run_id], partial=True)["step"].to_pylist() == [0, 1, 2]
+    store.close()
+    again = ParquetStore(s3_root, "sweep")
+    assert set(again.committed()) == {r.run_id for r in runs}
+    assert again.next_attempt(running.run_id) == 2
+    assert again.load_checkpoint(running.run_id).blob == b"state"
+    again.begin(runs[0], 7)
+    assert not again.commit(runs[0], 7, sr.row(0))
+    read = open_results(s3_root, "sweep")
+    assert (len(read.runs()), len(read.batches()), len(read.samples())) == (12, 48, 384)
+    assert read.log(running.run_id, 1) == "0 1 2 "
+    assert query(read, "SELECT count(*) AS n FROM samples").to_pylist() == [{"n": 384}]
+    plain = pads.dataset("bucket/results/sweep/tables/runs", filesystem=pafs.FileSystem.from_uri(s3_root)[0])
+    assert plain.count_rows() == 12
+    assert {f.kind for f in fsck.check(again.tree)} <= {"left over", "superseded", "truncated"}
 
 
 def test_roots_that_no_file_system_knows_are_refused():
