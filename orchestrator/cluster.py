@@ -77,7 +77,7 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
     import ray
 
-    _reread_authentication()
+    reread_authentication()
 
     try:
         with code_snapshot() as environment:
@@ -118,11 +118,16 @@ def code_snapshot() -> Iterator[dict[str, Any]]:
     if IN_RAY_JOB in os.environ:
         yield {}
         return
-    here = Path(__file__).resolve().parent
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-code-") as folder:
-        for package in (here, here.parent / "deyo"):
-            shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_code(Path(folder))
         yield {"working_dir": folder, "env_vars": dict(code_environment())}
+
+
+def copy_code(folder: Path) -> None:
+    """Copy the two packages into ``folder``."""
+    here = Path(__file__).resolve().parent
+    for package in (here, here.parent / "deyo"):
+        shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 _QUIET: Mapping[str, Any] = {"log_to_driver": True, "logging_level": "warning", "configure_logging": True}
@@ -144,11 +149,11 @@ def _token(directory: Path) -> Iterator[None]:
             file.write(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
         _remove_at_exit(path)
-    _reread_authentication()
+    reread_authentication()
     yield
 
 
-def _reread_authentication() -> None:
+def reread_authentication() -> None:
     """Ray reads mode and token when it is first imported; here it is told to look again."""
     from ray._raylet import AuthenticationTokenLoader, Config
 

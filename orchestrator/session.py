@@ -216,6 +216,7 @@ def _only_driver(store: ParquetStore, sweep: str, place: Place) -> Iterator[None
             )
         facts = {
             "pid": os.getpid(),
+            "birth": process_birth(os.getpid()),
             "host": socket.gethostname(),
             "started_at": provenance.now(),
             "address": place.address or "",
@@ -229,6 +230,17 @@ def _only_driver(store: ParquetStore, sweep: str, place: Place) -> Iterator[None
             facts["ended_at"] = provenance.now()
             with contextlib.suppress(Exception):  # a full disk must not hide how the sweep ended
                 store.tree.replace(DRIVER_FILE, json.dumps(facts).encode(), durable=False)
+
+
+def process_birth(pid: int) -> str:
+    """When a process of this host began, in clock ticks since boot: tells it from a later one with its number.
+
+    Empty for one that does not exist.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return ""
 
 
 def _who(store: ParquetStore) -> str:

@@ -1,0 +1,47 @@
+"""``deyo-sweep status``: how a sweep stands, from its store; also while it runs elsewhere, or after a crash."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from orchestrator.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("status")(status)
+
+
+def status(
+    sweep: options.SpecOrSweep,
+    overrides: options.Set = [],  # noqa: B006  (typer copies it)
+    smoke: options.Smoke = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+    address: options.Address = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say how many runs are done, failed and left, who runs them, and failures grouped by signature.
+
+    With --address http://HOST:8265 the state of the sweep's Ray Job is shown as well.
+    """
+    from orchestrator.monitor import standing
+
+    name = options.sweep_name(sweep, results, overrides, smoke=smoke)
+    found = standing(results, name)
+    job = _job(address, name) if address else None
+    if as_json:
+        typer.echo(json.dumps({**found.as_json(), "job": job}, indent=1))
+        return
+    for line in found.lines():
+        typer.echo(line)
+    if job:
+        typer.echo(f"job: {job}")
+
+
+def _job(address: str, sweep: str) -> str:
+    from orchestrator import jobs
+
+    name = jobs.submission_id(sweep)
+    return f"{name} {jobs.job_state(jobs.client(address), name) or 'unknown to this cluster'}"

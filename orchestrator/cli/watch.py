@@ -1,0 +1,54 @@
+"""``deyo-sweep watch``: follow a sweep that another process, or a Ray Job, runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli import options
+
+Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Time between two looks.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("watch")(watch)
+
+
+def watch(
+    sweep: options.SpecOrSweep,
+    overrides: options.Set = [],  # noqa: B006  (typer copies it)
+    smoke: options.Smoke = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+    address: options.Address = None,
+    every: Every = 5.0,
+) -> None:
+    """Show a sweep's state as it changes, until it is over. Ctrl-C ends the watching, not the sweep.
+
+    With --address http://HOST:8265 it shows what the sweep's Ray Job prints.
+    """
+    name = options.sweep_name(sweep, results, overrides, smoke=smoke) if not address else sweep_without_results(sweep)
+    if address:
+        from orchestrator import jobs
+
+        for text in jobs.follow(jobs.client(address), jobs.submission_id(name)):
+            typer.echo(text, nl=False)
+        return
+    from orchestrator.monitor import standing
+
+    before: list[str] = []
+    while True:
+        found = standing(results, name)
+        if (lines := found.lines()) != before:
+            typer.echo("\n".join(line for line in lines if line not in before))
+            before = lines
+        if found.over:
+            return
+        time.sleep(every)
+
+
+def sweep_without_results(sweep: str) -> str:
+    """The sweep's name where its results need not be on this machine."""
+    return options.load(sweep, [], False).name if options.is_spec_file(sweep) else sweep

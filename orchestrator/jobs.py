@@ -1,0 +1,150 @@
+"""Sweeps as Ray Jobs: submitted from a laptop, they go on when it is closed. One job a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deyo.types import ConfigError
+from orchestrator.cluster import copy_code, reread_authentication
+from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use
+from orchestrator.provenance import code_environment
+from orchestrator.spec import resolved_spec
+from orchestrator.specmodel import SweepSpec
+
+SPEC_FILE = "sweep-spec.json"
+SUBMISSION_ID = "DEYO_SUBMISSION_ID"
+_ENTRY = 'python -c "from orchestrator.cli.main import main; main()"'
+_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A sweep's job; ``attached`` if it was running already."""
+
+    submission_id: str
+    attached: bool
+
+
+def submission_id(sweep: str) -> str:
+    """The job of a sweep: submitting it again finds it."""
+    return f"deyo-sweep-{sweep}"
+
+
+def submit(
+    spec: SweepSpec,
+    *,
+    address: str,
+    results: str,
+    allow_insecure: bool = False,
+    skip_bad: bool = False,
+) -> Submitted:
+    """Start the sweep on the cluster behind the dashboard at ``address``, or attach to its running job.
+
+    The job carries this code and the resolved spec, and no secrets: those come from the environment of the
+    cluster's hosts. ``results`` must mean the same there: an absolute path or an object store. Raises
+    ``ConfigError`` or ``ClusterError``.
+    """
+    if "://" not in results and not Path(results).is_absolute():
+        raise ConfigError(
+            f"--results {results} is relative, and the sweep runs on another machine: give an absolute path that "
+            "the cluster's head can write, or s3://… or gs://…"
+        )
+    jobs = client(address, allow_insecure=allow_insecure)
+    name = submission_id(spec.name)
+    state = job_state(jobs, name)
+    if state is not None and state not in _ENDED:
+        return Submitted(submission_id=name, attached=True)
+    if state is not None:
+        jobs.delete_job(name)
+    flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
+    command = f"{_ENTRY} run {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
+    with _package(spec) as folder:
+        jobs.submit_job(
+            entrypoint=command.strip(),
+            submission_id=name,
+            runtime_env={"working_dir": folder, "env_vars": {**code_environment(), SUBMISSION_ID: name}},
+            metadata={"sweep": spec.name},
+        )
+    return Submitted(submission_id=name, attached=False)
+
+
+def client(address: str, *, allow_insecure: bool = False) -> Any:
+    """A client for the Ray Jobs behind a dashboard. Raises ``ClusterError`` within seconds if it is not usable."""
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"{address} is no dashboard: write --address http://HOST:8265")
+    probe(address)
+    if not allow_insecure and not is_loopback(address):
+        _refuse_open(address)
+    os.environ["RAY_AUTH_MODE"] = token_in_use().mode
+    from ray.job_submission import JobSubmissionClient
+
+    reread_authentication()
+    return JobSubmissionClient(address)
+
+
+def job_state(jobs: Any, name: str) -> str | None:
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; None for no such job."""
+    try:
+        return str(jobs.get_job_status(name).value)
+    except RuntimeError as error:
+        if "404" in str(error) or "does not exist" in str(error):
+            return None
+        raise ClusterError(f"the job {name} cannot be asked for: {error}") from error
+
+
+def stop(jobs: Any, name: str, *, patience: float = 60.0) -> str:
+    """Stop a job in order (SIGTERM) and wait for its end; its last state."""
+    jobs.stop_job(name)
+    until = time.monotonic() + patience
+    while (state := job_state(jobs, name)) not in _ENDED and time.monotonic() < until:
+        time.sleep(0.5)
+    return state or "unknown"
+
+
+def follow(jobs: Any, name: str) -> Iterator[str]:
+    """What the job's driver prints, from its beginning, until it ends."""
+    shown = 0
+    while True:
+        state = job_state(jobs, name)
+        text = jobs.get_job_logs(name)
+        if len(text) > shown:
+            yield text[shown:]
+            shown = len(text)
+        if state is None or state in _ENDED:
+            return
+        time.sleep(1.0)
+
+
+def _refuse_open(address: str) -> None:
+    try:
+        probe(address, authenticated=False)
+    except ClusterError:
+        return
+    raise ClusterError(
+        f"{address} takes jobs from anyone who reaches it: it has no authentication. Start the cluster with "
+        "RAY_AUTH_MODE=token, or pass --allow-insecure"
+    )
+
+
+def _quoted(text: str) -> str:
+    if "'" in text or urlsplit(text).password:
+        raise ConfigError(f"--results {text!r}: neither quotes nor passwords can stand there")
+    return text
+
+
+@contextlib.contextmanager
+def _package(spec: SweepSpec) -> Iterator[str]:
+    """A folder with the code and the spec, to be uploaded as the job's working directory."""
+    with tempfile.TemporaryDirectory(prefix="deyo-submit-") as folder:
+        copy_code(Path(folder))
+        (Path(folder) / SPEC_FILE).write_text(json.dumps(resolved_spec(spec), indent=1))
+        yield folder
