@@ -66,7 +66,7 @@ def pretrain(
         if path.is_file():  # another process made it while this one waited
             return path
         chosen = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-        module = initial_module(recipe, benchmark.num_classes, seed, weights)
+        module = initial_module(recipe, benchmark.num_classes, seed, weights, cache)
         trainer = Trainer(recipe, module, images, seed=seed, num_classes=benchmark.num_classes, device=chosen)
         _train(trainer, path, recipe, seed, progress)
         write(path, trainer.module.state_dict(), _metadata(trainer, recipe, benchmark, seed, images.fingerprint))
@@ -74,7 +74,9 @@ def pretrain(
     return path
 
 
-def initial_module(recipe: Recipe, num_classes: int, seed: int, weights: Path | None = None) -> nn.Module:
+def initial_module(
+    recipe: Recipe, num_classes: int, seed: int, weights: Path | None = None, cache: Path | None = None
+) -> nn.Module:
     """The network before its first step: random weights from ``seed`` alone, or published ones with a new
     classifier. The global random state is left as it was."""
     found = definition(recipe.network)
@@ -85,7 +87,7 @@ def initial_module(recipe: Recipe, num_classes: int, seed: int, weights: Path | 
         return module
     if found.weights is None or found.weights.identity() != recipe.initial:
         raise ConfigError(f"{recipe.network} cannot start from {recipe.initial}: its weights are other ones")
-    loaded = found.weights.load(weights, None)
+    loaded = found.weights.load(weights, cache)
     own = module.state_dict()
     classifier = {f"{found.head}.weight", f"{found.head}.bias"}
     loaded.state.update({key: own[key] for key in classifier if key in own})

@@ -229,7 +229,7 @@ def test_published_initial_weights_get_a_new_classifier(tmp_path: Path) -> None:
     name = "timm:test_resnet.r160_in1k+steps=1"
     recipe = recipe_for(name, "waterbirds")
     assert recipe.initial == "timm:test_resnet.r160_in1k"
-    module = initial_module(recipe, 2, 0, tmp_path)
+    module = initial_module(recipe, 2, 0, tmp_path, tmp_path / "cache")
     state = module.state_dict()
     assert state["fc.weight"].shape[0] == 2
     assert all(torch.equal(state[k], v) for k, v in published.items() if not k.startswith("fc."))
