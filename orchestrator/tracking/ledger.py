@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -116,6 +116,11 @@ class Ledger:
     def waiting(self) -> int:
         """Finished runs that MLflow does not show yet."""
         return sum(u.waiting() for u in self.units.live.values()) + len(self.backlog)
+
+    def to_be_read(self, keys: Iterable[str]) -> list[str]:
+        """The runs of these units whose curves must come from the store."""
+        units = (self.units.live[key] for key in keys if key in self.units.live)
+        return [m.run_id for u in units for m in u.members.values() if m.waiting and (m.fold is None or m.suspect)]
 
     def mark(self, unit: Unit) -> None:
         """The unit has something to publish."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from orchestrator.tracking import naming, reconcile
 from orchestrator.tracking.ledger import Ledger
@@ -22,6 +23,7 @@ from orchestrator.tracking.unitwriter import NotYetError, UnitWriter
 
 MAX_TROUBLES = 3
 LOOK_SECONDS = 5.0
+BACKLOG_RUNS = 200
 ROUND_SECONDS = 2.0  # between two visits to one unit while the sweep goes on
 
 
@@ -138,6 +140,7 @@ class Publisher:
             self._round.extend(ledger.dirty)
             ledger.dirty.clear()
             self._next_round = now + ROUND_SECONDS
+            self.source.prefetch(ledger.to_be_read(self._round))
         while self._round:
             unit = self.units.live.get(self._round.popleft())
             if unit is not None:
@@ -187,15 +190,18 @@ class Publisher:
         self.first_refusal = self.first_refusal or what
 
     def _take_backlog(self) -> bool:
-        """The next run to publish from the store."""
-        run_id, attempt = next(iter(self.ledger.backlog.items()))
-        row = self.source.row(run_id)
-        if row is None or row["attempt"] < attempt:
-            self.ledger.backlog.move_to_end(run_id)
+        """The next runs to publish from the store."""
+        taken = False
+        for run_id in list(islice(self.ledger.backlog, BACKLOG_RUNS)):
+            row = self.source.row(run_id)
+            if row is None or row["attempt"] < self.ledger.backlog[run_id]:
+                self.ledger.backlog.move_to_end(run_id)
+            else:
+                self.ledger.from_store(row)
+                taken = True
+        if not taken:
             self._look_again()
-            return False
-        self.ledger.from_store(row)
-        return True
+        return taken
 
     def _look_again(self) -> None:
         """Read the store's index anew, but not for each run that it does not show yet."""

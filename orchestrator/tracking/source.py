@@ -60,6 +60,9 @@ class Source(Protocol):
     def row(self, run_id: str) -> Mapping[str, Any] | None:
         """A committed run's ``runs`` row."""
 
+    def prefetch(self, run_ids: Sequence[str]) -> None:
+        """The runs whose ``batches`` are about to be asked for, so that they are read together."""
+
     def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
         """A committed run's ``batches`` rows in order."""
 
@@ -81,8 +84,8 @@ class Source(Protocol):
 class StoreSource:
     """A sweep's folder under a results root, read through ``orchestrator.open_results``.
 
-    Rows of ``batches`` are read for a few hundred runs at a time (those asked for and their neighbours in the
-    table), so that publishing a whole sweep does not scan the files once a run.
+    Rows of ``batches`` are read for a few hundred runs at a time, as ``prefetch`` tells them, so that publishing
+    a whole sweep does not scan the files once a run.
     """
 
     def __init__(self, root: str, sweep: str) -> None:
@@ -92,6 +95,7 @@ class StoreSource:
         self._index: dict[str, int] = {}
         self._groups: dict[str, list[str]] | None = None
         self._cached: dict[str, pa.Table] = {}
+        self._wanted: list[str] = []
 
     def refresh(self) -> None:
         from orchestrator import open_results
@@ -129,9 +133,12 @@ class StoreSource:
         at = self._index.get(run_id)
         return None if at is None else table.slice(at, 1).to_pylist()[0]
 
+    def prefetch(self, run_ids: Sequence[str]) -> None:
+        self._wanted = [run_id for run_id in run_ids if run_id in self._index]
+
     def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
         if run_id not in self._cached:
-            self._cached = self._read(self._neighbours(run_id))
+            self._cached = self._read(self._next_wanted(run_id))
         table = self._cached.get(run_id)
         return iter(table.to_batches() if table is not None else ())
 
@@ -177,18 +184,22 @@ class StoreSource:
         assert self._runs is not None
         return self._runs
 
-    def _neighbours(self, run_id: str) -> list[str]:
-        at = self._index.get(run_id)
-        if at is None:
-            return [run_id]
-        near = self._table().slice(at, _READ_RUNS).select(["run_id", "images", "batch_size"]).to_pylist()
+    def _next_wanted(self, run_id: str) -> list[str]:
+        """This run and those that follow it in the prefetch, within a bound of rows."""
+        at = self._wanted.index(run_id) if run_id in self._wanted else len(self._wanted)
         chosen, rows = [run_id], 0
-        for item in near:
-            rows += (item["images"] or 0) // (item["batch_size"] or 1) + 1
+        for other in self._wanted[at : at + _READ_RUNS]:
+            rows += self._steps(other)
             if rows > _READ_ROWS:
                 break
-            chosen.append(item["run_id"])
+            chosen.append(other)
         return list(dict.fromkeys(chosen))
+
+    def _steps(self, run_id: str) -> int:
+        """How many batches a run has, about."""
+        table, at = self._table(), self._index[run_id]
+        images, size = table["images"][at].as_py() or 0, table["batch_size"][at].as_py() or 1
+        return images // size + 1
 
     def _read(self, run_ids: Sequence[str]) -> dict[str, pa.Table]:
         rows = self._results.batches(run_ids=list(run_ids))

@@ -21,6 +21,8 @@ async function main() {
     const more = page.getByText("Show more columns", { exact: false }).first();
     if (await more.isVisible().catch(() => false)) {
       await more.click();
+      await page.getByText("accuracy", { exact: true }).first().click();
+      await page.keyboard.press("Escape");
       await page.waitForTimeout(1000);
     }
     await shoot(page, "mlflow-runs");

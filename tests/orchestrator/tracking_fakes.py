@@ -140,6 +140,9 @@ class FakeSource:
     def row(self, run_id: str) -> Mapping[str, Any] | None:
         return self.rows_of.get(run_id)
 
+    def prefetch(self, run_ids: Sequence[str]) -> None:
+        return
+
     def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
         return iter(self.batches_of[run_id])
 
