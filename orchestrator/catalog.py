@@ -12,6 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError, NetworkInfo
+from orchestrator.analyses import (
+    NO_NETWORK,
+    SYNTHETIC,
+    analysis_settings,
+    check_place,
+    is_analysis,
+    no_network_info,
+    synthetic_info,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +53,7 @@ class Catalog:
         def ask() -> Any:
             from deyo.benchmarks import benchmark_info
 
-            return benchmark_info(name, **options)
+            return synthetic_info(options) if name == SYNTHETIC else benchmark_info(name, **options)
 
         return self._once(("benchmark", name, _key(options)), ask)
 
@@ -63,7 +72,7 @@ class Catalog:
         def ask() -> NetworkInfo:
             from deyo.networks import network_info
 
-            return network_info(name)
+            return no_network_info() if name == NO_NETWORK else network_info(name)
 
         return self._once(("network", name), ask)
 
@@ -73,7 +82,7 @@ class Catalog:
         def ask() -> bool:
             from deyo.pretrain import recipe_for
 
-            return recipe_for(model, benchmark) is not None
+            return model != NO_NETWORK and recipe_for(model, benchmark) is not None
 
         return self._once(("recipe", model, benchmark), ask)
 
@@ -83,7 +92,7 @@ class Catalog:
         def ask() -> str:
             from deyo.networks import weights_id
 
-            return weights_id(model, benchmark)
+            return NO_NETWORK if model == NO_NETWORK else weights_id(model, benchmark)
 
         return self._once(("weights", model, benchmark), ask)
 
@@ -112,6 +121,9 @@ class Catalog:
         def ask() -> dict[str, Any]:
             from deyo.methods import resolve_settings, settings_to_json
 
+            check_place(question.method, question.benchmark, question.model)
+            if is_analysis(question.method):
+                return analysis_settings(question.method, question.overrides, self._situation(question))
             resolved = resolve_settings(
                 question.method,
                 question.overrides,
@@ -126,13 +138,25 @@ class Catalog:
 
         return self._once(("settings", *question.key()), ask)
 
+    def _situation(self, question: Question) -> Any:
+        from deyo.protocols import Situation
+
+        return Situation(
+            info=self.network(question.model),
+            batch_size=question.batch_size,
+            num_classes=question.num_classes,
+            benchmark=question.benchmark,
+            scenario=question.scenario,
+            protocol=question.protocol,
+        )
+
     def check_method(self, name: str) -> None:
-        """Raises ``ConfigError`` if there is no method of this name."""
+        """Raises ``ConfigError`` if there is no method, nor analysis, of this name."""
 
         def ask() -> Any:
             from deyo.methods import settings_class
 
-            return settings_class(name)
+            return name if is_analysis(name) else settings_class(name)
 
         self._once(("method", name), ask)
 

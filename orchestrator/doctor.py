@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from orchestrator.analyses import SYNTHETIC
 from orchestrator.hosts import PACKAGES, ask_hosts
 from orchestrator.preflight import Check, data_checks, describe, is_bundled, mlflow_check, resource_checks
 from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
@@ -117,7 +118,7 @@ def wanted_data(spec: SweepSpec, runs: list[RunConfig]) -> list[tuple[str, str, 
     """(benchmark, path in the spec, environment variable) of every benchmark that does not come with a package."""
     from deyo.benchmarks.info import root_variable
 
-    wanted = {c.benchmark: c.benchmark_options for c in runs}
+    wanted = {c.benchmark: c.benchmark_options for c in runs if c.benchmark != SYNTHETIC}
     return [
         (name, spec.data.get(name, ""), root_variable(name))
         for name, options in wanted.items()

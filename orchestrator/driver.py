@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from orchestrator import schema
+from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import keep_artifact
 from orchestrator.attempts import POLICIES, AttemptLedger, CircuitBreaker, make_failure
 from orchestrator.durations import Durations
@@ -100,7 +101,7 @@ class _Flight:
 def lockstep_of(method: str) -> bool:
     from deyo.methods import method_lockstep
 
-    return method_lockstep(method)
+    return not is_analysis(method) and method_lockstep(method)
 
 
 @dataclass(kw_only=True)

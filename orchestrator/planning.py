@@ -35,13 +35,13 @@ def plan_here(
     spec: SweepSpec, results: str, change: Callable[[Plan], Plan], preflight: bool, address: str | None
 ) -> Planned:
     """The plan after ``change`` (``retry``), and the checks if asked for and there is something to run."""
-    from deyo.methods import method_lockstep
+    from orchestrator.driver import lockstep_of
     from orchestrator.preflight import preflight as look
 
     plan = change(make_plan(spec, ParquetStore(results, spec.name), results=results))
     names = {run.config.method for run in plan.todo}
     checks = tuple(look(spec, plan, results=results, address=address)) if preflight and plan.todo else ()
-    return Planned(plan=plan, lockstep={name: method_lockstep(name) for name in names}, checks=checks)
+    return Planned(plan=plan, lockstep={name: lockstep_of(name) for name in names}, checks=checks)
 
 
 def plan_apart(

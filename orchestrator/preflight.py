@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError, DataError
+from orchestrator.analyses import NO_NETWORK, SYNTHETIC
 from orchestrator.catalog import Catalog
 from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
 from orchestrator.specmodel import Resources, SweepSpec
@@ -54,6 +55,8 @@ def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool) -> Itera
     """One check a benchmark: its files are listed and counted, as far as the time allows."""
     wanted: dict[tuple[str, str], dict[tuple[str | None, int | None], RunConfig]] = {}
     for config in todo:
+        if config.benchmark == SYNTHETIC:
+            continue
         conditions = wanted.setdefault((config.benchmark, repr(config.benchmark_options)), {})
         for corruption in config.corruptions or (config.corruption,):
             conditions.setdefault((corruption, config.severity), config)
@@ -66,7 +69,7 @@ def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool) -> Itera
 def weight_checks(todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
     """One check a network: published weights on this machine, a file, or pretrained by the sweep."""
     catalog = Catalog()
-    for model, benchmark in dict.fromkeys((c.model, c.benchmark) for c in todo):
+    for model, benchmark in dict.fromkeys((c.model, c.benchmark) for c in todo if c.model != NO_NETWORK):
         check = _attempt(f"weights: {model}", lambda m=model, b=benchmark: _look_for_weights(catalog, m, b))
         yield check if check.ok or fatal else Check(name=check.name, ok=None, detail=check.detail)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = 2
+VERSION = 3
 
 _TEXT = pa.string()
 _INT = pa.int64()
@@ -94,7 +94,11 @@ _VERSION_2 = [
     ("stamps", _TEXT),  # JSON: what the identity rests on beside the config
 ]
 
-RUNS = pa.schema(_IDENTITY + _AXES + _METRICS + _PROVENANCE + _VERSION_2)
+_VERSION_3 = [
+    ("analysis", _TEXT),  # JSON: what the picture of an analysis shows (orchestrator.analyses)
+]
+
+RUNS = pa.schema(_IDENTITY + _AXES + _METRICS + _PROVENANCE + _VERSION_2 + _VERSION_3)
 
 BATCHES = pa.schema(
     [

@@ -21,6 +21,7 @@ import torch
 from deyo.fast import MethodPool
 from deyo.types import Benchmark, ImageSet, Network
 from orchestrator import engine, provenance
+from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import read_artifact
 from orchestrator.grouping import images_key, network_key
 from orchestrator.rows import canonical
@@ -179,11 +180,14 @@ class WorkerState:
 
 def execute(task: Task, state: WorkerState) -> Iterator[Message]:
     """Run ``task`` and hand out its messages as they come. Raises what made the whole task fail."""
+    from orchestrator.analyses.run import run_analyses
     from orchestrator.group_run import run_group
 
     state.check_device()
     if isinstance(task, PretrainTask):
         yield _pretrain(task, state)
+    elif is_analysis(task.runs[0].config.method):
+        yield from run_analyses(task, state)
     else:
         yield from run_group(task, state)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deyo.types import ConfigError
-from orchestrator.report import confidence_plots, facts, result_plots, stream_plots, style
+from orchestrator.analyses import is_analysis
+from orchestrator.report import analysis_plots, confidence_plots, facts, result_plots, stream_plots, style
 from orchestrator.report.curves import Curve, read_curves
 from orchestrator.report.style import Plot
 from orchestrator.tables.data import SweepData
@@ -60,22 +61,28 @@ def make_sections(
     data: SweepData, results: Results | None, request: Request = Request(), *, paper: bool = False
 ) -> list[Section]:
     """The report's sections in order. ``results`` gives rows along the stream, where it is at hand."""
-    curves = _curves(data, results)
+    adapting = data.where(lambda e: not is_analysis(e.axes["method"]))
+    curves = _curves(adapting, results)
     with style.styled():
         return [
             Section(anchor="tables", title="Tables", html=render(_tables(data, request, paper), "html")),
             *_result_sections(data, request),
-            Section(anchor="stream", title="Along the stream", galleries=_stream_galleries(data, curves)),
+            Section(anchor="stream", title="Along the stream", galleries=_stream_galleries(adapting, curves)),
             Section(
                 anchor="confidence",
                 title="Confidence: risk, coverage, entropy and PLPD",
                 galleries=(Gallery(plots=tuple(confidence_plots.confidence_plots(data))),),
             ),
             Section(
+                anchor="analyses",
+                title="Analyses",
+                galleries=(Gallery(plots=tuple(analysis_plots.analysis_plots(data))),),
+            ),
+            Section(
                 anchor="speed",
                 title="Speed and cost",
                 html=_efficiency(data, request) + facts.cost_table(data),
-                galleries=(Gallery(plots=tuple(result_plots.speed(data, request.pivot))),),
+                galleries=(Gallery(plots=tuple(result_plots.speed(adapting, request.pivot))),),
             ),
             Section(anchor="failures", title="Failures and collapses", html=facts.failures(data)),
             Section(anchor="provenance", title="Provenance", html=facts.provenance(data, results)),

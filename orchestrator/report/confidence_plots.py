@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,13 +15,16 @@ from orchestrator.report.style import Look, Plot, legend, looks, panel
 from orchestrator.tables import names
 from orchestrator.tables.data import SweepData
 from orchestrator.tables.layouts.aurc import TITLES, Score, scores, worst_group
+from orchestrator.tables.paper import adapts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 200
-LINES = 8
+LINES = 10
 """Curves in one panel; the best-ordering scores are kept."""
+LONG = 28
+"""Letters of a legend's entry from which on entries stand below each other."""
 
 Key = tuple[str, str]
 
@@ -56,11 +60,13 @@ def _within(score: Score, group: int | None) -> Score:
 
 
 def _lines(part: Sequence[Score]) -> dict[Key, list[Score]]:
-    found: dict[Key, list[Score]] = {}
+    """Scores by confidence and label. Runs that watched the same samples for other scores count once."""
+    found: dict[Key, dict[tuple[Any, ...], Score]] = {}
     for s in part:
+        axes, key = s.entry.axes, (s.confidence, s.entry.axes["label"])
         if len(s.correct):
-            found.setdefault((s.confidence, s.entry.axes["label"]), []).append(s)
-    return found
+            found.setdefault(key, {}).setdefault((s.entry.replicate, axes["corruption"], axes["severity"]), s)
+    return {key: list(same.values()) for key, same in found.items()}
 
 
 def risk_coverage_plot(part: Sequence[Score], where: str) -> list[Plot]:
@@ -70,7 +76,7 @@ def risk_coverage_plot(part: Sequence[Score], where: str) -> list[Plot]:
     kept = sorted(lines, key=lambda key: area[key])[:LINES]
     if not kept:
         return []
-    figure, axes = panel(height=3.4)
+    figure, axes = panel(height=3.0 + 0.12 * len(kept))
     styles = dict(zip(kept, looks([f"{c} {label}" for c, label in kept]).values()))
     grid = np.linspace(1 / POINTS, 1, POINTS)
     for key in kept:
@@ -80,7 +86,8 @@ def risk_coverage_plot(part: Sequence[Score], where: str) -> list[Plot]:
     axes.set_ylabel("risk (% wrong)")
     axes.set_title(where)
     axes.set_ylim(bottom=0)
-    axes.figure.legend(loc="outside lower center", ncols=2, title="score (run): AURC in %", handlelength=2.6)
+    columns = 2 if max(len(_title(key)) for key in kept) < LONG else 1
+    axes.figure.legend(loc="outside lower center", ncols=columns, title="score (run): AURC in %", handlelength=2.6)
     caption = f"{where}: risk-coverage curves; lower is better. Mean over seeds, band: ± one standard deviation."
     return [Plot(name=slug("risk-coverage", where), title=where, caption=caption, figure=figure)]
 
@@ -98,9 +105,9 @@ def _title(key: Key) -> str:
 
 
 def quartile_plot(part: Sequence[Score], where: str) -> list[Plot]:
-    """Accuracy by entropy quartile (Figure 2a): the network as it was pretrained where there is a no-adapt run."""
+    """Accuracy by entropy quartile (Figure 2a): the network as it was pretrained where a run adapts nothing."""
     entropy = [s for s in part if s.confidence == "entropy" and len(s.correct) >= 4]
-    chosen = [s for s in entropy if s.entry.axes["method"] == "no-adapt"] or entropy
+    chosen = [s for s in entropy if not adapts(s.entry.axes)] or entropy
     lines = _lines(chosen)
     if not lines:
         return []
@@ -141,7 +148,9 @@ def area_plot(part: Sequence[Score], where: str) -> list[Plot]:
         rows = [_areas(entropy[s.entry.run_id], s) for s in same]
         if any(r is None for r in rows):
             continue
-        accuracy, share = (np.nanmean(np.stack(x), axis=0) for x in zip(*(r for r in rows if r is not None)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # an area that is empty in every run has no accuracy
+            accuracy, share = (np.nanmean(np.stack(x), axis=0) for x in zip(*(r for r in rows if r is not None)))
         found.append(_area_panel(accuracy, share, f"{where}: {_title((confidence, label))}"))
     return found
 

@@ -37,6 +37,10 @@ METHODS = {
     "sar-official": "SAR (official)",
     "sentry": "SENTRY",
     "deyo": "DeYO",
+    "score": "Scores",
+    "grad-cam": "Grad-CAM",
+    "transforms": "Transforms",
+    "proposition": "Proposition 1",
 }
 
 _METHOD_ORDER = {

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analyses import is_analysis
 from orchestrator.tables.beside import Reference, beside
 from orchestrator.tables.data import Entry
 from orchestrator.tables.model import Cell, Column, Row, Table
@@ -189,7 +190,8 @@ class _Numbers:
 
 def adapts(axes: Mapping[str, Any]) -> bool:
     """Whether runs of these axes change the network (a learning rate of 0 only watches it)."""
-    return axes["method"] != "no-adapt" and axes["settings"].get("learning_rate") != 0
+    watches = axes["method"] == "no-adapt" or is_analysis(axes["method"])
+    return not watches and axes["settings"].get("learning_rate") != 0
 
 
 def _fits(number: Published, axes: Mapping[str, Any], lone: set[str], variants: set[str]) -> bool:

@@ -16,6 +16,7 @@ from orchestrator.tables.layouts.base import Layout
 LAYOUTS = {
     "ablation": "orchestrator.tables.layouts.ablation",
     "aurc": "orchestrator.tables.layouts.aurc",
+    "proposition": "orchestrator.tables.layouts.proposition",
     "multiple-augmentations": "orchestrator.tables.layouts.multiple_augmentations",
     "sensitivity": "orchestrator.tables.layouts.sensitivity",
     "pretraining": "orchestrator.tables.layouts.pretraining",

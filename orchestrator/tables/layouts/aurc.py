@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from deyo.confidence import aurc, excess_aurc
 from deyo.types import ConfigError
+from orchestrator.analyses import ANALYSES
 from orchestrator.tables import names
 from orchestrator.tables.best import mark_best
 from orchestrator.tables.data import Entry, Replicate, SweepData
@@ -67,6 +68,7 @@ def _by_run(table: pa.Table) -> dict[str, dict[str, np.ndarray]]:
 
 def _scores_of(entry: Entry, rows: Mapping[str, np.ndarray]) -> list[Score]:
     correct = rows["label"] == rows["prediction"]
+    entry = _by_statistics(entry)
     shared: dict[str, Any] = {"entry": entry, "correct": correct, "group": rows["group"]}
     found = [Score(confidence="entropy", score=-rows["entropy"].astype(np.float64), **shared)]
     plpd = rows["plpd"].astype(np.float64)
@@ -76,11 +78,18 @@ def _scores_of(entry: Entry, rows: Mapping[str, np.ndarray]) -> list[Score]:
     return found
 
 
+def _by_statistics(entry: Entry) -> Entry:
+    """A ``score`` run under the BatchNorm mode it watched: the score itself says which PLPD it computed."""
+    if entry.axes["method"] != "score":
+        return entry
+    return replace(entry, axes={**entry.axes, "label": f"{entry.axes['settings']['statistics']} statistics"})
+
+
 def worst_group(found: Sequence[Score]) -> int | None:
-    """The group with the lowest accuracy of the network as it was pretrained: of the no-adapt runs, else of all
-    runs; None where there are no groups.
+    """The group with the lowest accuracy of the network as it was pretrained: of the runs that adapt nothing, else
+    of all runs; None where there are no groups.
     """
-    base = [s for s in found if s.entry.axes["method"] == "no-adapt"] or found
+    base = [s for s in found if not adapts(s.entry.axes)] or found
     groups = sorted({int(g) for s in base for g in np.unique(s.group)} - {-1})
     if not groups:
         return None
@@ -129,7 +138,7 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
         mark_best(table).with_notes(
             "Samples sorted by confidence, ties in stream order; AURC is the mean risk over all coverages, E-AURC "
             "what it exceeds a perfect score's by.",
-            "BatchNorm statistics are those of each run's method: running ones for no-adapt, the batch's for others.",
+            "BatchNorm statistics: running ones for no-adapt, the batch's for methods that adapt, else as named.",
             _adapting([s.entry for s in found]),
             spread_note(data, options.pivot.ddof, expected),
             *caption([s.entry for s in found]),
@@ -143,9 +152,10 @@ def _adapting(entries: Sequence[Entry]) -> str:
 
 
 def _by_row(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
-    """Scores by confidence and label, entropy first."""
+    """Scores by confidence and label, in the order of ``TITLES``."""
+    order = list(TITLES)
     found: dict[tuple[str, str], list[Score]] = {}
-    for s in sorted(members, key=lambda s: s.confidence != "entropy"):
+    for s in sorted(members, key=lambda s: order.index(s.confidence) if s.confidence in order else len(order)):
         found.setdefault((s.confidence, s.entry.axes["label"]), []).append(s)
     return found
 
@@ -175,6 +185,6 @@ LAYOUT = Layout(
     name="aurc",
     help="confidence scores down; AURC and E-AURC within the worst group, from recorded samples (T14)",
     experiments=("T14",),
-    suits=lambda data: False,
+    suits=lambda data: {"score"} <= {e.axes["method"] for e in data.entries} <= set(ANALYSES),
     build=build,
 )
