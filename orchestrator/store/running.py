@@ -46,10 +46,10 @@ def encode(attempts: Iterable[Attempt], sweep: str) -> bytes:
 
 
 def read(tree: Tree) -> list[Running]:
-    """Attempts in flight when the driver last flushed (or was killed)."""
+    """Attempts in flight when the driver last flushed (or was killed); of each run the latest alone."""
     try:
-        entries = json.loads(tree.read(layout.RUNNING))["running"]
-        return [Running(**entry) for entry in entries]
+        entries = [Running(**entry) for entry in json.loads(tree.read(layout.RUNNING))["running"]]
+        return list({e.run_id: e for e in sorted(entries, key=lambda e: e.attempt)}.values())
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return []
 

@@ -260,10 +260,13 @@ def test_rows_that_did_not_fit_are_written_when_there_is_space_again(tmp_path, m
     store.flush()
     store.append(run.run_id, 1, "batches", sr.batch_rows(range(2, 4)))
     store.append(run.run_id, 1, "samples", sr.sample_rows(range(32)))
+    stream = next(tmp_path.rglob("*.batches.arrows"))
+    size = stream.stat().st_size
     with monkeypatch.context() as patch:
         patch.setattr(local_tree.os, "write", FullDisk(50))
         with pytest.raises(StoreFullError):
             store.flush()
+    assert stream.stat().st_size == size
     assert len(open_results(str(tmp_path), "sweep").batches(partial=True)) == 2  # not torn in the middle
     assert store.commit(run, 1, sr.row(32, 0.0))
     assert set(check_whole(tmp_path)) == {0}

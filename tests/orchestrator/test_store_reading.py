@@ -129,6 +129,17 @@ def test_rows_of_running_runs_are_there_only_if_asked_for_and_marked(store):
     assert open_results(store.root).batches(partial=True)["partial"].to_pylist() == [False] * 8
 
 
+def test_partial_rows_are_of_one_attempt(store):
+    run = sr.planned()
+    for attempt_number, steps in ((1, 5), (2, 3)):
+        store.begin(run, attempt_number)
+        store.append(run.run_id, attempt_number, "batches", sr.batch_rows(range(steps)))
+    store.flush()
+    rows = open_results(store.root).batches(partial=True)
+    assert (rows["attempt"].to_pylist(), rows["step"].to_pylist()) == ([2, 2, 2], [0, 1, 2])
+    assert len(open_results(store.root).runs(partial=True)) == 1
+
+
 def test_rows_become_readable_without_a_flush(store, monkeypatch):
     import orchestrator.store.writer as writer
 
