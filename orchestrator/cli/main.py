@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 
 import typer
 
@@ -33,7 +32,6 @@ VERBS = [
     "fsck",
     "ui",
     "sync-mlflow",
-    "bench",
     "doctor",
 ]
 
@@ -57,9 +55,7 @@ def make_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
         """Sweeps of test-time adaptation: plan, run, resume, and read the results."""
 
     for verb in verbs:
-        module = f"orchestrator.cli.{verb.replace('-', '_')}"
-        if find_spec(module):
-            import_module(module).register(app)
+        import_module(f"orchestrator.cli.{verb.replace('-', '_')}").register(app)
     return app
 
 
