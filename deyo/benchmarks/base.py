@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deyo.benchmarks.info import BenchmarkInfo, nearest
-from deyo.benchmarks.sources import GENERATED_QUALITY, CorruptedSource
+from deyo.benchmarks.info import BenchmarkInfo, nearest, resolve_options
+from deyo.benchmarks.sources import CorruptedSource
 from deyo.cache import Progress, Recipe, Source, open_images
 from deyo.corruptions import VERSION as CORRUPTIONS_VERSION
+from deyo.corruptions.constants import FAMILIES
 from deyo.types import ConfigError, DataError, ImageSet
+
+GENERATED_OPTIONS = {"constants": "imagenet", "corruption_seed": 0, "jpeg_quality": 85}
 
 
 class BaseBenchmark(ABC):
@@ -99,19 +102,36 @@ class BaseBenchmark(ABC):
             root=self.root,
         )
 
-    def _generated(self, corruption: str, severity: int, constants: str, seed: int) -> Recipe:
-        """The clean test images with a corruption made here, JPEG quality 85 as ImageNet-C."""
+    def _generated(self, corruption: str, severity: int) -> Recipe:
+        """The clean test images with a corruption made here, as the options of ``GENERATED_OPTIONS`` say."""
+        options = self.info.options
+        constants, seed, quality = (options[name] for name in GENERATED_OPTIONS)
 
         def open_source() -> Source:
             return CorruptedSource(
-                self.images_clean(), corruption, severity, seed=seed, constants=constants, device=self.device
+                self.images_clean(),
+                corruption,
+                severity,
+                seed=seed,
+                constants=constants,
+                quality=quality,
+                device=self.device,
             )
 
-        return self._recipe(
-            f"generated/{corruption}/{severity}",
-            open_source,
-            generated=CORRUPTIONS_VERSION,
-            constants=constants,
-            seed=seed,
-            quality=GENERATED_QUALITY,
-        )
+        return self._recipe(f"generated/{corruption}/{severity}", open_source, generated=CORRUPTIONS_VERSION)
+
+
+def generated_options(
+    benchmark: str, given: Mapping[str, Any], defaults: Mapping[str, Any], **choices: list[Any]
+) -> dict[str, Any]:
+    """Options of a benchmark whose corruptions are made here: ``GENERATED_OPTIONS`` beside its own.
+
+    ``jpeg_quality`` 85 is how ImageNet-C was stored; 0 leaves JPEG out, which spares what the strongest contrast
+    leaves of an image.
+    """
+    found = resolve_options(
+        benchmark, given, {**GENERATED_OPTIONS, **defaults}, {"constants": list(FAMILIES), **choices}
+    )
+    if not 0 <= found["jpeg_quality"] <= 95:
+        raise ConfigError(f"{benchmark}: jpeg_quality is {found['jpeg_quality']}, expected 1 to 95, or 0 for no JPEG")
+    return found

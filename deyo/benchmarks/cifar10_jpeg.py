@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, require_root, resolve_options
+from deyo.benchmarks.base import BaseBenchmark, generated_options
+from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, require_root
 from deyo.benchmarks.sources import EncodedSource
 from deyo.cache import Recipe
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
@@ -26,8 +26,6 @@ class CIFAR10Jpeg(BaseBenchmark):
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        defaults = {"constants": "cifar", "corruption_seed": 0}
-        choices = {"constants": ["imagenet", "tiny-imagenet", "cifar"]}
         return BenchmarkInfo(
             name="cifar10-jpeg",
             num_classes=10,
@@ -36,12 +34,11 @@ class CIFAR10Jpeg(BaseBenchmark):
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
             generated=True,
-            options=resolve_options("cifar10-jpeg", options, defaults, choices),
+            options=generated_options("cifar10-jpeg", options, {"constants": "cifar"}),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
-        options = self.info.options
-        return self._generated(str(corruption), int(severity or 0), options["constants"], options["corruption_seed"])
+        return self._generated(str(corruption), int(severity or 0))
 
     def images_clean(self) -> ImageSet:
         return self._open(self._recipe("clean", self._open_source, options={}))

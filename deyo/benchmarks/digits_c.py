@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, resolve_options
+from deyo.benchmarks.base import BaseBenchmark, generated_options
+from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo
 from deyo.benchmarks.sources import ArraySource
 from deyo.cache import Recipe
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
@@ -37,8 +37,6 @@ class DigitsC(BaseBenchmark):
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        defaults = {"constants": "imagenet", "corruption_seed": 0}
-        choices = {"constants": ["imagenet", "tiny-imagenet", "cifar"]}
         return BenchmarkInfo(
             name="digits-c",
             num_classes=10,
@@ -47,26 +45,28 @@ class DigitsC(BaseBenchmark):
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
             generated=True,
-            options=resolve_options("digits-c", options, defaults, choices),
+            options=generated_options("digits-c", options, {}),
         )
 
     def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
         super().__init__(info, root=None, cache=cache, skip_bad=skip_bad)
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
-        options = self.info.options
-        return self._generated(corruption, severity, options["constants"], options["corruption_seed"])
+        return self._generated(str(corruption), int(severity or 0))
 
     def images_clean(self) -> ImageSet:
-        return self._open(self._recipe("clean-test", lambda: _scans(slice(TRAIN_SCANS, None)), data=DATA_VERSION))
+        return self._clean("clean-test", slice(TRAIN_SCANS, None))
 
     def train_images(self) -> ImageSet:
         """The 797 clean training scans."""
-        return self._open(self._recipe("train", lambda: _scans(slice(None, TRAIN_SCANS)), data=DATA_VERSION))
+        return self._clean("train", slice(None, TRAIN_SCANS))
 
     def source_images(self) -> ImageSet:
         """The clean training scans."""
         return self.train_images()
+
+    def _clean(self, part: str, scans: slice) -> ImageSet:
+        return self._open(self._recipe(part, lambda: _scans(scans), options={}, data=DATA_VERSION))
 
 
 def _scans(part: slice) -> ArraySource:

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from deyo.benchmarks import transforms
-from deyo.benchmarks.base import BaseBenchmark
+from deyo.benchmarks.base import BaseBenchmark, generated_options
 from deyo.benchmarks.info import (
     ALL_SEVERITIES,
     IMAGE_SCENARIOS,
     SINGLE_SHIFT_SCENARIOS,
     BenchmarkInfo,
     require_root,
-    resolve_options,
 )
 from deyo.benchmarks.listing import class_folders, imagenet_wnids, list_images
 from deyo.benchmarks.sources import FileSource
@@ -35,13 +34,11 @@ _DEFAULTS = {
     "classes": "folders",
     "num_classes": None,
     "generate": True,
-    "constants": "imagenet",
-    "corruption_seed": 0,
 }
 
 
 class ImageFolder(BaseBenchmark):
-    """The user's images: shorter side to ``resize``, middle ``image_size``, then a corruption and JPEG quality 85.
+    """The user's images: shorter side to ``resize``, middle ``image_size``, then a corruption and JPEG.
 
     Options, besides these: ``classes`` "folders" numbers the class folders in sorted order, "imagenet" reads them
     as ImageNet's wnids and gives their index among 1,000; ``num_classes`` where the network has more classes than
@@ -50,8 +47,7 @@ class ImageFolder(BaseBenchmark):
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        choices = {"classes": ["folders", "imagenet"], "constants": ["imagenet", "tiny-imagenet", "cifar"]}
-        resolved = resolve_options("image-folder", options, _DEFAULTS, choices)
+        resolved = generated_options("image-folder", options, _DEFAULTS, classes=["folders", "imagenet"])
         number = resolved["num_classes"]
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 2):
             raise ConfigError(f"image-folder: num_classes is {number!r}, expected a number of 2 or more")
@@ -73,10 +69,9 @@ class ImageFolder(BaseBenchmark):
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
-        options = self.info.options
         if corruption is None or severity is None:
             return self._clean_recipe()
-        return self._generated(corruption, severity, options["constants"], options["corruption_seed"])
+        return self._generated(corruption, severity)
 
     def images_clean(self) -> ImageSet:
         return self._open(self._clean_recipe())

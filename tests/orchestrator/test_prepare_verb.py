@@ -75,3 +75,13 @@ def test_wrong_data_is_reported_and_the_rest_prepared(spec, tmp_path, capsys):
     assert "two-kinds: 2 array(s) ready, 1 not" in said.out
     assert main.run(["prepare", str(spec), "--skip-bad"]) == 0
     assert "1 images, 1 left out" in capsys.readouterr().out
+
+
+def test_realised_correlations_are_printed(spec, capsys):
+    spec.write_text(
+        "name: colours\nruns:\n  - benchmark: colored-digits\n    scenario: biased\n"
+        "    models: [resnet18-bn]\n    methods: [no-adapt]\n"
+    )
+    assert main.run(["prepare", str(spec)]) == 0
+    said = capsys.readouterr().out
+    assert "colored-digits train2: the colour follows the clean label in 71.62% and the noisy one in 90.82%" in said

@@ -1,0 +1,150 @@
+"""Speed of the corruptions, on one core and on a GPU, beside the package ``imagecorruptions-imaug`` on one core.
+
+    python -m experiments.benchmarks.corruptions [--device cuda] [--out results/corruptions.parquet]
+
+Milliseconds an image of 224x224 at severity 5, JPEG storage not included. On the CPU the processor's own time
+counts (one thread), so that a busy machine does not show; on a GPU the clock, with synchronisation. ``equal`` is
+the share of values that the GPU gives exactly as the CPU does. Without the package its columns stay empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+from deyo.types import DataError
+
+SEVERITY = 5
+CPU_IMAGES, PACKAGE_IMAGES, GPU_IMAGES = 8, 4, 512
+
+
+def pictures(count: int) -> Tensor:
+    """Smooth coloured noise with fine grain, uint8 [count, 224, 224, 3]."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, 3, 14, 14, generator=generator) * 255
+    smooth = torch.nn.functional.interpolate(coarse, size=224, mode="bicubic")
+    grain = torch.rand(count, 3, 224, 224, generator=generator) * 40 - 20
+    return (smooth + grain).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def processor_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    """The least processor time of ``work`` in this process, after one call to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def gpu_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    """The least wall time of ``work`` on the GPU, synchronised, after one call to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def package_seconds(name: str) -> float | None:
+    """The package's processor time for one image, or None without it."""
+    if find_spec("imagecorruptions") is None:
+        return None
+    import cv2
+    import imagecorruptions
+
+    cv2.setNumThreads(1)
+    images = pictures(PACKAGE_IMAGES).numpy()
+
+    def work() -> None:
+        for image in images:
+            imagecorruptions.corrupt(image, corruption_name=name, severity=SEVERITY)
+
+    return processor_seconds(work) / PACKAGE_IMAGES
+
+
+def row_of(name: str, device: str) -> dict[str, Any]:
+    """Milliseconds an image of one corruption."""
+    images, indices = pictures(CPU_IMAGES), torch.arange(CPU_IMAGES)
+    cpu = processor_seconds(lambda: corrupt(images, name, SEVERITY, seed=0, indices=indices)) / CPU_IMAGES
+    package = package_seconds(name)
+    row = {
+        "corruption": name,
+        "cpu_ms": 1e3 * cpu,
+        "package_ms": None if package is None else 1e3 * package,
+        "gpu_ms": None,
+        "equal": None,
+    }
+    if device == "cuda":
+        many = pictures(CPU_IMAGES).repeat(GPU_IMAGES // CPU_IMAGES, 1, 1, 1).cuda()
+        numbers = torch.arange(GPU_IMAGES).cuda()
+        seconds = gpu_seconds(lambda: corrupt(many, name, SEVERITY, seed=0, indices=numbers))
+        ours = corrupt(many[:CPU_IMAGES], name, SEVERITY, seed=0, indices=numbers[:CPU_IMAGES]).cpu()
+        expected = corrupt(images, name, SEVERITY, seed=0, indices=indices)
+        row |= {"gpu_ms": 1e3 * seconds / GPU_IMAGES, "equal": (ours == expected).double().mean().item()}
+    return row
+
+
+def total(rows: list[dict[str, Any]], column: str) -> float | None:
+    """The sum over the 15 corruptions, or None if one is missing."""
+    values = [row[column] for row in rows if row["corruption"] in CORRUPTIONS]
+    return None if None in values else sum(values)
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """One printed line."""
+    cells = [f"{row['corruption']:18s}"]
+    for column, width, digits in (("cpu_ms", 9, 2), ("package_ms", 11, 2), ("gpu_ms", 9, 4), ("equal", 9, 6)):
+        value = row[column]
+        cells.append(f"{value:{width}.{digits}f}" if value is not None else f"{'-':>{width}s}")
+    return " ".join(cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--out")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    card = torch.cuda.get_device_name() if chosen.device == "cuda" else f"CPU, {os.cpu_count()} cores"
+    print(f"card {card}; torch {torch.__version__}; numpy {np.__version__}; {datetime.date.today()}", flush=True)
+    print(f"{'ms per image':18s} {'cpu':>9s} {'package':>11s} {'gpu':>9s} {'equal':>9s}")
+    rows = []
+    for name in CORRUPTIONS + EXTRA_CORRUPTIONS:
+        try:
+            rows.append(row_of(name, chosen.device))
+        except DataError as error:
+            print(f"{name}: left out ({error})")
+            continue
+        print(text_of(rows[-1]), flush=True)
+    sums = {column: total(rows, column) for column in ("cpu_ms", "package_ms", "gpu_ms")}
+    print(text_of({"corruption": "all 15", "equal": None, **sums}))
+    if sums["package_ms"] is not None:
+        print(f"one core: {sums['package_ms'] / sums['cpu_ms']:.2f} times the package's speed")
+        if sums["gpu_ms"] is not None:
+            print(f"GPU: {sums['package_ms'] / sums['gpu_ms']:.0f} times the package's speed on one core")
+    if chosen.out:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        stamps = {"card": card, "torch": torch.__version__, "date": str(datetime.date.today())}
+        pq.write_table(pa.Table.from_pylist([{**row, **stamps} for row in rows]), chosen.out)
+
+
+if __name__ == "__main__":
+    main()
