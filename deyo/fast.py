@@ -33,8 +33,7 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
     """
     if can_accelerate(method):
         method.runner = GraphRunner(compile=compile)
-        if hasattr(method, "gathers"):
-            method.gathers = False
+        method.coarse = True
     return method
 
 
@@ -85,6 +84,7 @@ class GraphRunner:
 
     def _capture(self, method: LockstepMethod, pixels: Tensor) -> None:
         if self.compile:
+            method.network.normalize = torch.compile(method.network.normalize, dynamic=False)
             method.network.forward_module = torch.compile(method.network.module, dynamic=False, options=INDUCTOR)
         self.pixels = pixels.clone()
         stream = torch.cuda.Stream()

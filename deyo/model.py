@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from deyo.class_token import trim_last_block
 from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
 from deyo.types import ConfigError, MethodContext
@@ -58,6 +59,7 @@ class RunsNetwork(nn.Module):
         self.state = NormState(runs=self.runs)
         self.dtype = parameter_dtype(context.precision)
         self.module = copy.deepcopy(network.module).eval().requires_grad_(False)
+        trim_last_block(self.module)
         self._replace_norms()
         self.to(context.device, self.dtype)
         self.layers = dict(self._norm_layers())

@@ -11,9 +11,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch.backends import cuda
 
 from deyo.types import ConfigError
 
@@ -44,14 +45,34 @@ def numerics(profile: str, autocast_on: torch.device | None = None) -> Iterator[
     With ``autocast_on``, ``bf16`` also turns autocast on there: for networks whose weights stay in float32.
     """
     allow = profile in ("tf32", "bf16")
-    before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
-    torch.backends.cudnn.allow_tf32 = allow
-    torch.backends.cuda.matmul.allow_tf32 = allow
+    # For float32 the memory-saving attention kernels are several times slower than plain matrix products.
+    plain_attention = profile in ("float32", "tf32")
+    switches: list[tuple[Callable[[], bool], Callable[[bool], None], bool]] = [
+        (lambda: torch.backends.cudnn.allow_tf32, _set_cudnn_tf32, allow),
+        (lambda: cuda.matmul.allow_tf32, _set_matmul_tf32, allow),
+        (
+            torch.backends.cuda.mem_efficient_sdp_enabled,
+            torch.backends.cuda.enable_mem_efficient_sdp,
+            not plain_attention,
+        ),
+    ]
+    before = [read() for read, _, _ in switches]
     autocast = contextlib.nullcontext()
     if autocast_on is not None and profile == "bf16":
         autocast = torch.autocast(autocast_on.type, dtype=torch.bfloat16)
     try:
+        for _, write, value in switches:
+            write(value)
         with autocast:
             yield
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+        for (_, write, _), value in zip(switches, before):
+            write(value)
+
+
+def _set_cudnn_tf32(value: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = value
+
+
+def _set_matmul_tf32(value: bool) -> None:
+    cuda.matmul.allow_tf32 = value

@@ -63,23 +63,38 @@ def shuffle_patches(x: Tensor, order: Tensor, patches: int) -> Tensor:
     Where P does not divide the side, x is resized to ⌊W/P⌋·P (bilinear, no antialias, as torchvision 0.11 did
     for tensors) and back.
     """
-    count, channels, _, side = x.shape
+    side = x.shape[-1]
     tile = side // patches
     fitted = tile * patches
     if fitted != side:
         x = _resize(x, fitted)
-    tiles = x.view(count, channels, patches, tile, patches, tile)
-    tiles = tiles.permute(0, 2, 4, 1, 3, 5).reshape(count, patches * patches, -1)
-    tiles = tiles.gather(1, order.unsqueeze(-1).expand(-1, -1, tiles.shape[2]))
-    x = tiles.view(count, patches, patches, channels, tile, tile).permute(0, 3, 1, 4, 2, 5)
-    x = x.reshape(count, channels, fitted, fitted)
+    x = _gather_pixels(x, _pixels_of_tiles(order, patches, tile))
     return _resize(x, side) if fitted != side else x
 
 
 def shuffle_pixels(x: Tensor, order: Tensor) -> Tensor:
     """Pixel i (row-major) of the result is pixel ``order[:, i]`` of x; channels move together."""
+    return _gather_pixels(x, order)
+
+
+def _pixels_of_tiles(order: Tensor, patches: int, tile: int) -> Tensor:
+    """For every pixel of the result the pixel (row-major) of x that it shows: [M, P²] -> int64 [M, (P·tile)²]."""
+    along = torch.arange(patches * tile, device=order.device)
+    block, within = along // tile, along % tile
+    source = order[:, block.unsqueeze(1) * patches + block]
+    rows = source // patches * tile + within.unsqueeze(1)
+    columns = source % patches * tile + within
+    return (rows * (patches * tile) + columns).flatten(1)
+
+
+def _gather_pixels(x: Tensor, pixels: Tensor) -> Tensor:
+    """x [M, C, H, W] with pixel ``pixels[:, i]`` at place i; the memory format stays."""
+    if x.is_contiguous(memory_format=torch.channels_last):
+        flat = x.permute(0, 2, 3, 1).flatten(1, 2)
+        moved = flat.gather(1, pixels.unsqueeze(-1).expand_as(flat))
+        return moved.view(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
     flat = x.flatten(2)
-    return flat.gather(2, order.unsqueeze(1).expand_as(flat)).view(x.shape)
+    return flat.gather(2, pixels.unsqueeze(1).expand_as(flat)).view(x.shape)
 
 
 def occlude_centre(x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class LockstepMethod:
 
     Subclasses set ``name`` and ``Settings`` (whose fields include ``learning_rate``, ``momentum`` and
     ``adapted`` unless ``adapts`` is False) and implement ``adapt`` (or ``stages``). ``capturable`` says whether a
-    step can be captured in CUDA graphs.
+    step can be captured in CUDA graphs; ``coarse`` (set where it is) asks for few stages of fixed shapes.
     """
 
     name: ClassVar[str]
@@ -57,6 +57,7 @@ class LockstepMethod:
     adapts: ClassVar[bool] = True
     statistics: ClassVar[str] = "batch"
     capturable: bool = True
+    coarse: bool = False
     Settings: ClassVar[type]
 
     def __init__(self, context: MethodContext, settings: Sequence[Any]) -> None:

@@ -124,7 +124,8 @@ class DeYO(LockstepMethod):
             report.plpd = torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
             report.forwards = report.forwards + certain_count * self.uses_plpd
             report.passed_both = selected
-            yield selected.any()
+            if not self.coarse:
+                yield selected.any()
 
         count = selected.sum(1)
         divisor = torch.where(self.by_batch, selected.shape[1], count)
@@ -144,7 +145,7 @@ class DeYO(LockstepMethod):
         label = first.logits.argmax(-1)
         before = probability_of(first.safe.detach(), label)
         with torch.no_grad():
-            if self.gathers:
+            if self.gathers and not self.coarse:
                 return before - self._probability_gathered(first.x, certain, label)
             return before - self._probability_masked(pixels, first.x, certain, label)
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from parity_cases import CASES, batches, load_case, method_name, method_settings, network_for, recorded_permutation, rgb
+from parity_cases import (
+    CASES,
+    batches,
+    build_method,
+    load_case,
+    method_name,
+    method_settings,
+    network_for,
+    recorded_permutation,
+    rgb,
+)
 
 from deyo.fast import accelerate
 from deyo.methods import create_method
@@ -25,6 +35,10 @@ FEW = (
     "sar_bn",
     "sar_full_ln",
 )
+
+# A ReLU's input of about 0 changes its sign in the one, rounding adds up over 64 steps of gradients of 40 in the other:
+# on a CPU, without graphs, float32 departs from the recorded float64 by the same 7e-4 and 3e-4.
+BEYOND_FLOAT32 = ("deyo_patch5_bn", "deyo_bs1_gn")
 
 
 def run_on_gpu(name: str, precision: str, *, fast: bool, compile: bool = False) -> tuple[object, np.ndarray]:
@@ -60,7 +74,17 @@ def test_float64_without_graphs(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_float32_with_graphs(name: str) -> None:
     _, logits = run_on_gpu(name, "float32", fast=True)
-    np.testing.assert_allclose(logits, load_case(name).tensors["logits"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, expected_float32(name), rtol=1e-4, atol=1e-4)
+
+
+def expected_float32(name: str) -> np.ndarray:
+    """The recorded logits; for the two cases that float32 itself cannot follow, float32's own on a CPU."""
+    if name not in BEYOND_FLOAT32:
+        return load_case(name).tensors["logits"]
+    case = load_case(name)
+    method = build_method(case, precision="float32")
+    pixels = network_for(case.settings["network"])[1]
+    return np.stack([method.step(batch)[0].numpy() for batch in batches(case, pixels)])
 
 
 @pytest.mark.parametrize("name", FEW)
