@@ -12,7 +12,7 @@ from typing import Any
 from deyo.types import ConfigError, DataError
 from orchestrator.catalog import Catalog, Question
 from orchestrator.identity import config_id
-from orchestrator.specfile import Document, Key, key_text
+from orchestrator.specfile import Document, Key
 from orchestrator.specmodel import Grid, SweepSpec
 from orchestrator.suggest import suggest
 from orchestrator.types import RunConfig
@@ -271,6 +271,4 @@ def _located(document: Document, key: Key) -> Iterator[None]:
     try:
         yield
     except (ConfigError, DataError) as error:
-        raise document.error(key, str(error)) from None
-    except RecursionError:
-        raise document.error(key, f"{key_text(key)} is nested too deep") from None
+        raise type(error)(f"{document.where(key)}: {error}") from None
