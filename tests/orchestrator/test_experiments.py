@@ -1,0 +1,101 @@
+"""Every spec in ``experiments/``: it expands, its header tells the truth, and the index is the specs' own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import index
+from orchestrator.catalog import Catalog
+from orchestrator.expand import expand
+from orchestrator.plan import make_plan
+from orchestrator.spec import load_spec
+from orchestrator.tables.layouts import layout
+from orchestrator.tables.paper import published
+from orchestrator.types import RunStatus
+
+SPECS = index.spec_files()
+CATALOG = Catalog()
+TABLES = [f"t{n}" for n in (*range(1, 5), "5a", "5b", *range(6, 9), "9a", "9b", *range(10, 21))]
+FIGURES = [f"f{n}" for n in range(1, 10)]
+
+each = pytest.mark.parametrize("path", SPECS, ids=[p.stem for p in SPECS])
+
+
+def test_every_table_and_figure_has_a_spec():
+    found = [p.stem.partition("_")[0] for p in SPECS]
+    assert [name for name in found if re.fullmatch(r"[tfp]\d+[ab]?", name)] == [*TABLES, *FIGURES, "p1"]
+
+
+@each
+def test_it_plans_in_both_forms(path):
+    full = make_plan(load_spec(path), catalog=CATALOG)
+    smoke = make_plan(load_spec(path, smoke=True), catalog=CATALOG)
+    assert {run.status for run in (*full.runs, *smoke.runs)} == {RunStatus.NEW}
+    assert full.sweep == path.stem.replace("_", "-")
+    assert len(smoke.runs) <= 40
+    assert {r.config.benchmark for r in smoke.runs} <= {"digits-c", "colored-digits", "synthetic"}
+    assert {r.config.method for r in smoke.runs} == {r.config.method for r in full.runs}
+    assert {r.config.scenario for r in smoke.runs} == {r.config.scenario for r in full.runs}
+
+
+@each
+def test_its_header_is_complete_and_its_cost_is_computed(path):
+    header = index.read_header(path)
+    assert set(header.fields) == set(index.KEYS)
+    assert f"deyo-sweep run experiments/{path.name}" in header.commands
+    assert all(f"experiments/{path.name}" in command for command in header.commands)
+    assert index.with_cost(path) == path.read_text(encoding="utf-8"), "run `python -m experiments.index`"
+    for name in re.findall(r"--layout (\S+)", " ".join(header.commands)):
+        layout(name)
+
+
+@each
+def test_every_alternative_that_it_offers_is_a_different_valid_spec(path):
+    runs = expand(load_spec(path), CATALOG)
+    for changes in index.overrides(path):
+        assert expand(load_spec(path, changes), CATALOG) != runs, changes
+
+
+@pytest.mark.parametrize("experiment", sorted({p.experiment for p in published()}))
+def test_the_full_form_has_a_run_for_each_published_number(experiment):
+    """By benchmark, scenario, severity, network, method and settings, as ``--compare paper`` matches them."""
+    (path,) = [p for p in SPECS if p.stem.partition("_")[0] == experiment.lower()]
+    runs = expand(load_spec(path), CATALOG)
+    for number in published():
+        if number.experiment != experiment:
+            continue
+        method = "score" if experiment == "T14" else number.method
+        assert any(
+            (run.benchmark, run.scenario, run.severity, run.model.split("+")[0], run.method)
+            == (number.benchmark, number.scenario, number.severity, number.model, method)
+            and all(run.settings[name] == value for name, value in number.settings.items())
+            and number.corruption in ("", "average", run.corruption)
+            for run in runs
+        ), number
+
+
+def test_the_readme_is_the_specs_own():
+    text = index.README.read_text(encoding="utf-8")
+    assert index.with_table(text) == text, "run `python -m experiments.index`"
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        assert (index.FOLDER / link).exists(), link
+
+
+def test_results_name_their_command_and_machine():
+    pages = sorted((index.FOLDER / "results").glob("*.md"))
+    assert pages
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert "deyo-sweep run experiments/" in text, page.name
+        assert re.search(r"^Machine: ", text, re.MULTILINE), page.name
+        for spec in re.findall(r"experiments/(\w+\.yaml)", text):
+            assert (index.FOLDER / spec).exists(), spec
+
+
+def test_specs_hold_no_paths_of_a_machine():
+    for path in [*SPECS, *map(Path, (index.FOLDER / "results").glob("*"))]:
+        if path.suffix in (".yaml", ".md"):
+            assert not re.search(r"(?<![\w.])/(home|root|work|tmp|mnt)/", path.read_text(encoding="utf-8")), path.name
