@@ -409,7 +409,10 @@ class Driver:
         self._check_stuck(now)
         self.tally.slots = self.scheduler.slots
         self.tally.images_per_second = self.throughput.rate(now)
-        self.tally.banner = self.tracker.degraded() or ""
+        waits = "" if self.flights else self.executor.excuse()
+        self.tally.banner = "; ".join(filter(None, (waits, self.tracker.degraded())))
+        s = self.scheduler
+        self.executor.want(s.pending + s.pretraining + len(self.flights))
         if self.cost_done:
             self.tally.eta = (now - self.started) * max(0.0, self.cost_left) / self.cost_done
         self.progress.update(self.tally)
@@ -431,7 +434,7 @@ class Driver:
 
     def _check_stuck(self, now: float) -> None:
         s = self.scheduler
-        if self.flights or not (s.pending or s.pretraining):
+        if self.flights or self.executor.excuse() or not (s.pending or s.pretraining):
             self._stuck_since = None
             return
         if self._stuck_since is None:
@@ -441,7 +444,8 @@ class Driver:
             wanted = f"a {self.options.gpu} GPU" if self.options.gpu else "any worker"
             self._halt(
                 SweepStatus.STOPPED,
-                f"waited {self.options.stuck_seconds:g} s for {wanted}; there are {s.slots} workers and none fits",
+                f"waited {self.options.stuck_seconds:g} s for {wanted}; there are {s.slots} workers and none fits"
+                + (f". {trouble}" if (trouble := getattr(self.executor, "trouble", "")) else ""),
             )
 
     # The end

@@ -77,7 +77,7 @@ def run_spec(
         tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved_spec(spec).get("mlflow")))
         cache = cache_folder()
         try:
-            with executor_for(spec.resources, place) as executor:
+            with executor_for(spec.resources, place, sweep=spec.name) as executor:
                 return run_sweep(
                     plan,
                     store,
@@ -139,8 +139,11 @@ def worker_layout(asked: Resources) -> WorkerLayout:
 
 
 @contextlib.contextmanager
-def executor_for(asked: Resources, place: Place) -> Iterator[Executor]:
-    """Workers for a sweep; they, and a cluster that was started for them, end with the block."""
+def executor_for(asked: Resources, place: Place, *, sweep: str = "") -> Iterator[Executor]:
+    """Workers; they, and a cluster that was started for them, end with the block.
+
+    On a cluster that is there already, ``sweep`` shares it with other sweeps by their priorities.
+    """
     if place.in_process:
         from orchestrator.executors.inline import InlineExecutor
 
@@ -155,7 +158,12 @@ def executor_for(asked: Resources, place: Place) -> Iterator[Executor]:
     with joined:
         from orchestrator.executors.ray import RayExecutor
 
-        executor = RayExecutor(worker_layout(asked))
+        layout, share = worker_layout(asked), None
+        if place.address and sweep:
+            from orchestrator.executors.broker import Share
+
+            share = Share(sweep, asked.priority, f"{layout.device} {layout.gpu_type} {layout.gpu_fraction}")
+        executor = RayExecutor(layout, share=share)
         try:
             yield executor
         finally:

@@ -331,6 +331,12 @@ class Executor(Protocol):
 
     def cancel(self, task_id: str) -> None: ...
 
+    def want(self, tasks: int) -> None:
+        """How many slots the driver could use now; where sweeps share a cluster, others may have the rest."""
+
+    def excuse(self) -> str:
+        """Why there may be no slot yet though all is well (workers start, other sweeps go first); else empty."""
+
     def now(self) -> float:
         """Seconds; wall clock, or the simulation's."""
 

@@ -63,6 +63,12 @@ class InlineExecutor:
         if self._task is not None and self._task.task_id == task_id:
             self._task = self._messages = None
 
+    def want(self, tasks: int) -> None:
+        return
+
+    def excuse(self) -> str:
+        return ""
+
     def now(self) -> float:
         return time.monotonic()
 

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.attempts import POLICIES, classify, make_failure
 from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
+from orchestrator.executors.broker import Share
 from orchestrator.executors.log_text import log_texts
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
@@ -38,6 +39,7 @@ from orchestrator.types import (
 NODES_EVERY = 2.0
 LAST_WORDS_SECONDS = 0.5
 _MAX_BACKOFF = 30.0
+_GIVE_UP_STARTS = 4
 _UNFINISHED_BUNDLES = 8
 
 
@@ -47,7 +49,8 @@ class WorkerLayout:
 
     ``device``: "gpu", "cpu", or "auto" (GPUs where any host has one, else CPUs). ``workers``, ``gpus``: at most
     so many. ``gpu_type`` skips hosts whose label names another kind. ``fake_gpus`` lets workers that were
-    assigned a GPU compute on the CPU (tests of scheduling).
+    assigned a GPU compute on the CPU (tests of scheduling). ``cache`` is the driver's own: other hosts keep theirs
+    where DEYO_CACHE says there.
     """
 
     device: str = "auto"
@@ -87,11 +90,13 @@ class _Actor:
 class RayExecutor:
     """Implements ``Executor`` on the cluster that this process is connected to (see ``orchestrator.cluster``)."""
 
-    def __init__(self, layout: WorkerLayout | None = None) -> None:
+    def __init__(self, layout: WorkerLayout | None = None, *, share: Share | None = None) -> None:
         self.layout = layout or WorkerLayout()
+        self.share = share
         self.output = WorkerOutput()
         self.trouble = ""
         self.quota: int | None = None
+        self._wanted: int | None = None
         self._actors: dict[str, _Actor] = {}
         self._names = itertools.count()
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -137,6 +142,17 @@ class RayExecutor:
             if actor.task is not None and actor.task.task_id == task_id:
                 self._lose(name, make_failure(FailureClass.CANCELLED, "cancelled"), kill=True)
 
+    def want(self, tasks: int) -> None:
+        self._wanted = tasks
+
+    def excuse(self) -> str:
+        starting = sum(actor.slot is None for actor in self._actors.values())
+        if self.quota == 0:
+            return "other sweeps of this cluster go first"
+        if starting and not any(count >= _GIVE_UP_STARTS for count in self._failures.values()):
+            return f"{starting} workers are starting, or wait for resources that others hold"
+        return ""
+
     def now(self) -> float:
         return time.monotonic()
 
@@ -149,6 +165,8 @@ class RayExecutor:
             ray.kill(actor.handle)
         self._actors.clear()
         self.output.close()
+        if self.share is not None:
+            self.share.leave()
 
     # Workers come and go
 
@@ -164,19 +182,46 @@ class RayExecutor:
             for name in [n for n, a in self._actors.items() if a.node_id == node_id]:
                 self._lose(name, failure)
         self._nodes = alive
+        if self.share is not None:
+            capacity = sum(self._places(node) for node in alive.values())
+            wanted = capacity if self._wanted is None else min(self._wanted, capacity)
+            self.quota = self.share.update(wanted, capacity)
+            if self.quota is None:
+                return  # the first answer comes within one look
+        self._dismiss()
         self._hire()
+
+    def _places(self, node: dict[str, Any]) -> int:
+        any_gpu = any(n["Resources"].get("GPU") for n in self._nodes.values())
+        return self.layout.on_node(node["Resources"], node.get("Labels") or {}, any_gpu)
+
+    def _dismiss(self) -> None:
+        """Let idle workers go that are over this sweep's share; busy ones go when their group is done."""
+        for name, actor in list(self._actors.items()):
+            if not self._over():
+                return
+            if actor.task is None:
+                self._retire(name)
+
+    def _over(self) -> bool:
+        return self.quota is not None and len(self._actors) > self.quota
+
+    def _retire(self, name: str) -> None:
+        actor = self._actors.pop(name)
+        ray.kill(actor.handle)
+        if actor.slot is not None:
+            failure = make_failure(FailureClass.WORKER_LOST, "the worker was let go for another sweep")
+            self._later([SlotLost(slot_id=name, failure=failure)])
 
     def _hire(self) -> None:
         """Start workers where the layout wants more than there are."""
-        any_gpu = any(node["Resources"].get("GPU") for node in self._nodes.values())
         here = Counter(actor.node_id for actor in self._actors.values())
         limits = [n for n in (self.layout.workers, self.quota) if n is not None]
-        if self.layout.gpus is not None and any_gpu:
+        if self.layout.gpus is not None and self.layout.device != "cpu":
             limits.append(int(self.layout.gpus / self.layout.gpu_fraction))
         most = min(limits) if limits else None
         for node_id, node in self._nodes.items():
-            wanted = self.layout.on_node(node["Resources"], node.get("Labels") or {}, any_gpu)
-            for _ in range(wanted - here[node_id]):
+            for _ in range(self._places(node) - here[node_id]):
                 if most is not None and len(self._actors) >= most:
                     return
                 if time.monotonic() >= self._not_before.get(node_id, 0.0):
@@ -204,7 +249,7 @@ class RayExecutor:
             threads=threads,
             folder=os.getcwd() if node_id == self._here else "",
             gpu=layout.gpu_fraction if on_gpu else 0.0,
-            cache=layout.cache,
+            cache=layout.cache if node_id == self._here else None,
             fake_gpu=layout.fake_gpus and on_gpu,
         )
         handle = ray.remote(Worker).options(**options).remote(config)
@@ -216,7 +261,7 @@ class RayExecutor:
         actor = self._actors.pop(name)
         if kill or failure.kind in (FailureClass.NODE_LOST, FailureClass.INFRASTRUCTURE):
             ray.kill(actor.handle)
-        if failure.kind is not FailureClass.CANCELLED:
+        if actor.slot is None:  # it could not even start: the next one waits longer
             self._failures[actor.node_id] += 1
             pause = min(_MAX_BACKOFF, 0.25 * 2 ** self._failures[actor.node_id])
             self._not_before[actor.node_id] = time.monotonic() + pause
@@ -278,6 +323,8 @@ class RayExecutor:
         events.append(TaskEnded(task_id=task_id, slot_id=name, failure=bundle.failure))
         if bundle.failure is not None and POLICIES[bundle.failure.kind].new_process:
             self._lose(name, bundle.failure, kill=True)
+        elif self._over():
+            self._retire(name)
         return events
 
     def _death(self, actor: _Actor, error: Exception) -> Failure:

@@ -13,8 +13,9 @@ _NAME = "deyo-sweep"
 class WorkerOutput:
     """The last lines of each worker since its task began.
 
-    Ray sends a worker's output to the driver in order to print it there; this takes the place of the printing.
-    The hook is not public: where it is missing, crashed workers leave no last words, and nothing else changes.
+    Ray sends a worker's output to the driver in order to print it there; this takes the place of the printing, also
+    of Ray's own paragraph for each process that died (the failure says so already). The hooks are not public: where
+    they are missing, crashed workers leave no last words, and nothing else changes.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class WorkerOutput:
         except ImportError:
             self._dispatcher = None
             return
+        _print_worker_logs(False)
         self._dispatcher = global_worker_stdstream_dispatcher
         self._dispatcher.remove_handler("ray_print_logs")
         self._dispatcher.add_handler(_NAME, self._receive)
@@ -47,7 +49,15 @@ class WorkerOutput:
     def close(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.remove_handler(_NAME)
+            _print_worker_logs(True)
 
     def _receive(self, data: dict[str, Any]) -> None:
         with self._lock:
             self._lines[str(data.get("ip", "")), str(data.get("pid", ""))].extend(data.get("lines", ()))
+
+
+def _print_worker_logs(on: bool) -> None:
+    from ray._private import worker
+
+    if hasattr(worker, "_worker_logs_enabled"):
+        worker._worker_logs_enabled = on

@@ -124,6 +124,12 @@ class SimulatedExecutor:
             failure = make_failure(FailureClass.CANCELLED, "cancelled")
             self._at(self.time, lambda: self._end(task, slot, failure))
 
+    def want(self, tasks: int) -> None:
+        return
+
+    def excuse(self) -> str:
+        return ""
+
     def now(self) -> float:
         return self.time
 

@@ -103,6 +103,8 @@ class ScriptedExecutor:
     tasks: list[tuple[Task, Slot]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     hold: bool = False
+    because: str = ""
+    wanted: int = 0
     _events: deque[Event] = field(default_factory=deque)
     _time: float = 0.0
     _respawned: int = 0
@@ -152,6 +154,12 @@ class ScriptedExecutor:
 
     def cancel(self, task_id: str) -> None:
         self.cancelled.append(task_id)
+
+    def want(self, tasks: int) -> None:
+        self.wanted = tasks
+
+    def excuse(self) -> str:
+        return self.because
 
     def now(self) -> float:
         return self._time
