@@ -27,6 +27,7 @@ class BaseBenchmark(ABC):
     """
 
     class_columns: np.ndarray | None = None
+    data_version = 1  # grows in a subclass whose reading of the same files changes; arrays are then made anew
 
     def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
         self.info, self.root, self.cache, self.skip_bad = info, root, cache, skip_bad
@@ -97,7 +98,7 @@ class BaseBenchmark(ABC):
         """``config``: what decides the pixels besides the files; the options by default."""
         return Recipe(
             name=f"{self.name}/{part}",
-            config={"options": dict(self.info.options), **config},
+            config={"options": dict(self.info.options), "data_version": self.data_version, **config},
             open=open_source,
             root=self.root,
         )

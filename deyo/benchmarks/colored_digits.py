@@ -9,7 +9,7 @@ import numpy as np
 
 from deyo.benchmarks import colored
 from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.digits_c import DATA_VERSION, load_scans
+from deyo.benchmarks.digits_c import load_scans
 from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, resolve_options
 from deyo.benchmarks.sources import ArraySource
 from deyo.cache import Recipe
@@ -65,4 +65,4 @@ class ColoredDigits(BaseBenchmark):
             pixels = colored.paint(gray[here], coloring.red[here])
             return ArraySource(pixels, coloring.target[here], coloring.groups[here])
 
-        return self._recipe(part, open_source, data=DATA_VERSION)
+        return self._recipe(part, open_source)

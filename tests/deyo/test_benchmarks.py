@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmark_trees import opened
 
-from deyo.benchmarks import benchmark_info, benchmark_names, open_benchmark
+from deyo.benchmarks import benchmark_info, benchmark_names, open_benchmark, registry
 from deyo.benchmarks.info import find_root
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, jpeg_round_trip
 from deyo.types import ConfigError, DataError
@@ -46,6 +46,31 @@ def test_wrong_names_and_options_are_explained():
         benchmark_info("colored-mnist", numpy_seed="2024")
     with pytest.raises(ConfigError, match="num_classes"):
         benchmark_info("image-folder", num_classes=1)
+
+
+def test_an_installed_package_can_bring_a_benchmark(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "their_benchmark.py"
+    package.parent.mkdir()
+    package.write_text(
+        "from deyo.benchmarks.digits_c import DigitsC\n"
+        "from dataclasses import replace\n"
+        "class Theirs(DigitsC):\n"
+        "    @staticmethod\n"
+        "    def describe(**options):\n"
+        "        return replace(DigitsC.describe(**options), name='their-digits')\n"
+    )
+    described = tmp_path / "site" / "their_benchmark-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: their-benchmark\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[deyo.benchmarks]\ntheir-digits = their_benchmark:Theirs\n")
+    monkeypatch.syspath_prepend(package.parent)
+    registry._announced.cache_clear()
+    try:
+        assert benchmark_names()[-1] == "their-digits"
+        opened_benchmark = open_benchmark("their-digits", cache=tmp_path / "cache")
+        assert opened_benchmark.images("contrast", 1).name == "their-digits/generated/contrast/1"
+    finally:
+        registry._announced.cache_clear()
 
 
 def test_missing_data_says_what_to_set(tmp_path, monkeypatch):
