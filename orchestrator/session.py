@@ -164,6 +164,8 @@ def executor_for(asked: Resources, place: Place, *, sweep: str = "") -> Iterator
 
             share = Share(sweep, asked.priority, f"{layout.device} {layout.gpu_type} {layout.gpu_fraction}")
         executor = RayExecutor(layout, share=share)
+        if share is not None:
+            executor.ask_autoscaler()
         try:
             yield executor
         finally:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.attempts import POLICIES, classify, make_failure
@@ -167,6 +168,17 @@ class RayExecutor:
         self.output.close()
         if self.share is not None:
             self.share.leave()
+            request_resources(bundles=[])
+
+    def ask_autoscaler(self) -> None:
+        """Let a cluster that grows on demand have hosts for as many workers as the layout names, if it names any."""
+        layout = self.layout
+        gpus = int(layout.gpus / layout.gpu_fraction) if layout.gpus else None
+        count = layout.workers or gpus
+        if count:
+            cpus = {"CPU": layout.cpus_per_worker}
+            bundle = {**cpus, "GPU": layout.gpu_fraction} if layout.device != "cpu" else cpus
+            request_resources(bundles=[bundle] * count)
 
     # Workers come and go
 

@@ -9,7 +9,7 @@
 #   hosts.sh rejoin w1|w2          start Ray again on a host
 #   hosts.sh down                  end everything that this script started, and remove the network
 #
-# Needs root, iproute2 and `ray` on PATH. State lives in $HOSTS_DIR. Ray is told to notice a dead host within seconds.
+# Ray is started by the scripts in orchestrator/deploy. Needs root, iproute2 and `ray` on PATH. State lives in $HOSTS_DIR. Ray is told to notice a dead host within seconds.
 set -euo pipefail
 D=${HOSTS_DIR:?}; P=dst; NET=10.78.0; CPUS=${CPUS:-1}
 mkdir -p "$D/home" "$D/ray" "$D/private"
@@ -20,17 +20,18 @@ export RAY_gcs_rpc_server_reconnect_timeout_s=10
 : "${RAY_AUTH_TOKEN:?}"
 address() { case $1 in head) echo $NET.1;; w1) echo $NET.2;; w2) echo $NET.3;; *) echo "no host $1" >&2; exit 2;; esac; }
 inner() { pgrep -P "$(cat "$D/$1.pid")" | head -1; }
-node() { # node NAME RAY_START_ARGS...
+DEPLOY=$(cd "$(dirname "$0")/../../orchestrator/deploy" && pwd)
+node() { # node NAME COMMAND...
   local n=$1; shift; rm -rf "${D:?}/$n.rt"; mkdir -p "$D/$n.rt"; : >"$D/$n.log"
   setsid ip netns exec $P-"$n" unshare --pid --mount --uts --fork --mount-proc --kill-child bash -c \
     "hostname $n; mount --bind $D/$n.rt $RAY_TMPDIR; mount -t tmpfs -o size=1g tmpfs /dev/shm;
      mount -t tmpfs -o size=500m tmpfs $D/private;
-     exec ray start $* --num-cpus=$CPUS --num-gpus=0 --object-store-memory=100000000 --disable-usage-stats --block" \
+     exec $* --num-cpus=$CPUS --num-gpus=0 --object-store-memory=100000000" \
     </dev/null >"$D/$n.log" 2>&1 &
   echo $! >"$D/$n.pid"
 }
 await() { for _ in $(seq 600); do grep -q 'Ray runtime started' "$D/$1.log" && return 0; sleep .2; done; tail -5 "$D/$1.log" >&2; exit 1; }
-worker() { node "$1" --address=$NET.1:6379 --node-ip-address="$(address "$1")"; }
+worker() { node "$1" "$DEPLOY/worker.sh" $NET.1:6379 --node-ip-address="$(address "$1")"; }
 kill_host() { [ -e "$D/$1.pid" ] && kill -9 "$(cat "$D/$1.pid")" 2>/dev/null || true; rm -f "$D/$1.pid"; }
 case ${1:-} in
   up)
@@ -40,7 +41,7 @@ case ${1:-} in
       ip -n $P-$n link set lo up; ip -n $P-$n addr add "$(address $n)/24" dev eth0; ip -n $P-$n link set eth0 up
     done;;
   start)
-    node head --head --node-ip-address=$NET.1 --port=6379 --dashboard-host=127.0.0.1; await head
+    node head "$DEPLOY/head.sh" $NET.1; await head
     worker w1; worker w2; await w1; await w2;;
   rejoin) worker "$2"; await "$2";;
   run) shift; exec nsenter -t "$(inner head)" --net --pid --mount --uts --wdns="$PWD" "$@";;
