@@ -19,7 +19,7 @@ RESULTS=${2:?usage: sbatch slurm.sh SPEC RESULTS}
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n') # of this job alone, never written down
 export RAY_AUTH_TOKEN
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')
 HEAD_IP=$(srun --nodes=1 --ntasks=1 --nodelist="$HEAD" hostname --ip-address | awk '{print $1}')
 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1 \
   ray symmetric-run --address "$HEAD_IP:6379" --min-nodes "$SLURM_JOB_NUM_NODES" \
