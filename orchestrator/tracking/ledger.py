@@ -16,7 +16,7 @@ from orchestrator.tracking.units import Units, finish
 from orchestrator.types import Failure, FailureClass, PlannedRun
 
 MAX_WAITING = 2000  # finished runs held in memory; the others are read from the store
-MAX_WITH_CURVES = 100  # of these, how many keep the points of their curves
+MAX_HELD_POINTS = 100_000  # of their curves
 MAX_POINTS = 20_000  # of one run, between two visits (a resumed run hands on all its rows anew)
 
 
@@ -28,6 +28,7 @@ class Ledger:
         self.dirty: OrderedDict[str, None] = OrderedDict()
         self.backlog: OrderedDict[str, int] = OrderedDict()
         self.open = True
+        self._finished = self._held = 0  # runs and points that wait, about: exact at each ``recount``
 
     def run_started(self, run: PlannedRun, attempt: int) -> None:
         """An attempt begins. What an earlier one has shown is compared before this one's end is trusted."""
@@ -68,12 +69,13 @@ class Ledger:
     def run_finished(self, run: PlannedRun, attempt: int, row: Mapping[str, Any]) -> None:
         """The attempt was committed."""
         axes = naming.axes(run.config)
-        waiting = self.waiting()
-        if waiting >= MAX_WAITING:
+        if self._finished >= MAX_WAITING:
             self._defer(run.run_id, axes, attempt)
             return
         unit, member = self.units.at(run.run_id, axes)
-        if member.attempt != attempt or waiting >= MAX_WITH_CURVES:
+        self._finished += 1
+        self._held += len(member.points)
+        if member.attempt != attempt or self._held > MAX_HELD_POINTS:
             member.fold, member.points = None, []
         finish(member, {**row, **axes, "run_id": run.run_id, "attempt": attempt}, attempt)
         self.mark(unit)
@@ -116,6 +118,11 @@ class Ledger:
     def waiting(self) -> int:
         """Finished runs that MLflow does not show yet."""
         return sum(u.waiting() for u in self.units.live.values()) + len(self.backlog)
+
+    def recount(self) -> None:
+        """Look at what waits in memory, before a round of visits (at each message it would take too long)."""
+        waiting = [m for u in self.units.live.values() for m in u.members.values() if m.waiting]
+        self._finished, self._held = len(waiting), sum(len(m.points) for m in waiting)
 
     def to_be_read(self, keys: Iterable[str]) -> list[str]:
         """The runs of these units whose curves must come from the store."""

@@ -140,6 +140,7 @@ class Publisher:
             self._round.extend(ledger.dirty)
             ledger.dirty.clear()
             self._next_round = now + ROUND_SECONDS
+            ledger.recount()
             self.source.prefetch(ledger.to_be_read(self._round))
         while self._round:
             unit = self.units.live.get(self._round.popleft())

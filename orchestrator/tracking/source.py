@@ -134,7 +134,7 @@ class StoreSource:
         return None if at is None else table.slice(at, 1).to_pylist()[0]
 
     def prefetch(self, run_ids: Sequence[str]) -> None:
-        self._wanted = [run_id for run_id in run_ids if run_id in self._index]
+        self._wanted = list(run_ids)
 
     def batches(self, run_id: str) -> Iterator[pa.RecordBatch]:
         if run_id not in self._cached:
@@ -196,8 +196,10 @@ class StoreSource:
         return list(dict.fromkeys(chosen))
 
     def _steps(self, run_id: str) -> int:
-        """How many batches a run has, about."""
-        table, at = self._table(), self._index[run_id]
+        """How many batches a run has, about; of one that came after the last look, many."""
+        table, at = self._table(), self._index.get(run_id)
+        if at is None:
+            return _READ_ROWS // _READ_RUNS
         images, size = table["images"][at].as_py() or 0, table["batch_size"][at].as_py() or 1
         return images // size + 1
 

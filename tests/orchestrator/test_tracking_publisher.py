@@ -318,7 +318,7 @@ def test_rows_of_a_superseded_attempt_are_ignored() -> None:
 
 def test_memory_stays_bounded_while_the_server_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.tracking.ledger.MAX_WAITING", 5)
-    monkeypatch.setattr("orchestrator.tracking.ledger.MAX_WITH_CURVES", 2)
+    monkeypatch.setattr("orchestrator.tracking.ledger.MAX_HELD_POINTS", 100)
     sweep = Sweep(runs=20)
     sweep.remote.fail = OutageError("down")
     for number in range(20):
