@@ -23,7 +23,7 @@ from deyo.corruptions.constants import IMAGENET
 from deyo.corruptions.draws import Draws
 from deyo.corruptions.photographs import frost_photographs
 
-pytest.importorskip("imagecorruptions", reason="pip install 'deyo-sweep[parity]'")
+pytest.importorskip("imagecorruptions", reason="pip install 'deyo-sweep[test]'", exc_type=ImportError)
 import cv2
 from imagecorruptions import corruptions as package
 from scipy.ndimage import map_coordinates, zoom
