@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from orchestrator.cost import LABEL_SHIFT_DRAWS, CostModel
+from orchestrator.cost import CostModel
 from orchestrator.types import RunConfig
 
 FOLDER = Path(__file__).parent
@@ -96,9 +96,7 @@ def images_of(config: RunConfig) -> int:
     whole = LENGTHS.get(config.benchmark)
     if whole is None:
         return CostModel().images(config) or 0
-    if config.scenario == "label-shift":
-        whole = LABEL_SHIFT_DRAWS * 10
-    whole *= len(config.corruptions) or 1
+    whole *= 2 if config.scenario == "label-shift" else len(config.corruptions) or 1  # draws: two for each image
     return min(whole, config.max_images or whole)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.analyses import SYNTHETIC
 from orchestrator.cli import options
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def collect(spec: SweepSpec, configs: list[RunConfig]) -> list[Wanted]:
     """What ``configs`` read, one entry a benchmark (with its options)."""
     found: dict[tuple[str, str], Wanted] = {}
     for config in configs:
+        if config.benchmark == SYNTHETIC:
+            continue
         given = dict(config.benchmark_options)
         key = (config.benchmark, json.dumps(given, sort_keys=True))
         wanted = found.setdefault(key, Wanted(config.benchmark, given, spec.data.get(config.benchmark)))

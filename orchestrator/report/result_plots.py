@@ -95,16 +95,26 @@ def sensitivity_curves(data: SweepData, options: LayoutOptions = LayoutOptions()
     """A curve for each setting that a sensitivity sweep varies (figures 7, 8 and 9)."""
     if not SENSITIVITY.suits(data):
         return []
+    tables = SENSITIVITY.build(data, options)
+    others = [line for table in tables if table.name == "others" for line in _levels(table)]
     found = []
-    for table in SENSITIVITY.build(data, options):
+    for table in tables:
         setting = table.name.removeprefix("sensitivity-")
         if setting == table.name or len(table.rows) < 2:
             continue
-        found += _curve(table, setting)
+        found += _curve(table, setting, others)
     return found
 
 
-def _curve(table: Table, setting: str) -> list[Plot]:
+def _levels(table: Table) -> list[tuple[str, float]]:
+    """(method, number) of what the sweep compares the curves with, where there is one number each."""
+    if len(table.columns) != 1:
+        return []
+    found = [(row.title, cells[0].summary) for row, cells in zip(table.rows, table.cells) if cells[0] is not None]
+    return [(title, s.mean) for title, s in found if s is not None and s.mean is not None]
+
+
+def _curve(table: Table, setting: str, levels: Sequence[tuple[str, float]] = ()) -> list[Plot]:
     figure, axes = panel()
     for j, (column, look) in enumerate(zip(table.columns, looks([c.title for c in table.columns]).values())):
         shown = [
@@ -125,11 +135,15 @@ def _curve(table: Table, setting: str) -> list[Plot]:
             capsize=2,
             label=column.title,
         )
+    for title, level in levels:
+        axes.axhline(level, color="#666666", linestyle=(0, (4, 2)), linewidth=1.2, label=title)
     axes.set_xlabel(table.stub)
     axes.set_ylabel("accuracy (%)")
     axes.set_title(table.stub)
-    legend(axes, [c.title for c in table.columns])
+    legend(axes, [*(c.title for c in table.columns), *(title for title, _ in levels)])
     caption = f"Accuracy for each {table.stub}; bars: ± one standard deviation over seeds."
+    if levels:
+        caption += f" Level lines: {', '.join(title for title, _ in levels)}."
     return [Plot(name=slug("sensitivity", setting), title=table.stub, caption=caption, figure=figure)]
 
 

@@ -77,6 +77,10 @@ class Plot:
     figure: Figure = field(repr=False)
 
 
+LEGEND_LINE = 0.17
+"""Inches of one line of a legend."""
+
+
 def looks(labels: Sequence[str]) -> dict[str, Look]:
     """A look for each label, the paper's methods always the same."""
     found: dict[str, Look] = {}
@@ -115,6 +119,9 @@ def legend(axes: Axes, labels: Sequence[str]) -> None:
     """A legend below the axes (it never covers data), in as many columns as its ``labels`` leave room for."""
     entry = 0.058 * max(map(len, labels), default=1) + 0.58  # inches
     columns = max(min(int(WIDTH / entry), len(labels)), 1)
+    lines = -(-len(labels) // columns)
+    width, height = axes.figure.get_size_inches()
+    axes.figure.set_size_inches(width, height + LEGEND_LINE * max(lines - 2, 0))  # room for it, not from the axes
     axes.figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6, columnspacing=1.2)
 
 

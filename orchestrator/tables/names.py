@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 CORRUPTION_GROUPS: dict[str, dict[str, str]] = {
@@ -51,6 +52,21 @@ _METHOD_ORDER = {
 }
 
 
+_SWITCHES = re.compile(
+    r"deyo \[filter_entropy=(\w+), filter_plpd=(\w+), weight_entropy=(\w+), weight_plpd=(\w+)\]", re.IGNORECASE
+)
+
+
+def _ablation(label: str) -> str | None:
+    """An ablation's label in short: the paper's row and which switches are on, such as ``(6) –P–P``."""
+    match = _SWITCHES.fullmatch(label)
+    if match is None:
+        return None
+    on = [word == "true" for word in match.groups()]
+    row = 1 + sum(bit << place for place, bit in enumerate(reversed(on)))
+    return f"({row}) " + "".join(letter if bit else "–" for letter, bit in zip("EPEP", on))
+
+
 def corruption_group(name: str | None) -> str:
     """Noise, Blur, Weather, Digital or Extra; "" for other names."""
     return _GROUP.get(name or "", "")
@@ -61,7 +77,7 @@ def title(axis: str, value: Any) -> str:
     if axis == "corruption":
         return _SHORT.get(value, "all" if value is None else str(value))
     if axis in ("label", "method"):
-        return METHODS.get(value, str(value))
+        return METHODS.get(value) or _ablation(str(value)) or str(value)
     if axis in ("severity", "seed"):
         return f"{axis} {value}" if value is not None else f"no {axis}"
     if axis == "batch_size":

@@ -14,6 +14,7 @@ from deyo.types import ConfigError
 from orchestrator import open_results
 from orchestrator.analyses.pictures import decoded, encoded
 from orchestrator.analyses.run import picked
+from orchestrator.cli.prepare import collect
 from orchestrator.expand import expand
 from orchestrator.outcome import SweepStatus
 from orchestrator.report.build import make_sections, write_report
@@ -162,6 +163,11 @@ def test_a_second_run_has_nothing_to_do(root):
 def test_wrong_specs_say_what_is_wrong(change, said):
     with pytest.raises(ConfigError, match=said):
         expand(parse_spec(SPEC, [change]))
+
+
+def test_there_is_nothing_to_prepare_for_synthetic_data():
+    spec = parse_spec(SPEC)
+    assert [wanted.name for wanted in collect(spec, expand(spec))] == ["colored-digits"]
 
 
 def test_thresholds_are_those_of_deyo():
