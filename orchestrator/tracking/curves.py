@@ -53,7 +53,7 @@ class CurveFold:
 
     ``running_accuracy`` is over the stream so far; ``entropy``, ``plpd`` and ``selected_share`` are means over
     the images since the point before; ``images_per_second`` is over one block of batches (the rows that left
-    the device together), at the block's last step. Values that are not finite make no point.
+    the device together, the first aside), at the block's last step. Values that are not finite make no point.
     """
 
     dense: int = DENSE_RUN
@@ -81,9 +81,15 @@ class CurveFold:
             points += self._add_row(row)
         return points
 
-    def finish(self) -> list[Point]:
-        """The points that only the end of the run decides: its last step and the speed of its last block."""
+    def finish(self, speed: float | None = None) -> list[Point]:
+        """The points that only the end of the run decides: its last step and the speed of its last block.
+
+        ``speed`` (images a second over the whole run) stands in where all rows came in one block.
+        """
         points = self._close_block()
+        if self._blocks == 1 and self._last is not None and speed is not None and math.isfinite(speed):
+            step, timestamp = self._last
+            points.append(Point("images_per_second", speed, timestamp, step))
         if self._last is not None and not self._shown:
             points += self._show()
         return points
@@ -144,11 +150,11 @@ class CurveFold:
         return [Point("images_per_second", images / (block[0] - before[0]), timestamp, step)]
 
 
-def fold_all(batches: Iterable[pa.RecordBatch], dense: int) -> list[Point]:
-    """All points of a finished run, from its committed rows in order."""
+def fold_all(batches: Iterable[pa.RecordBatch], dense: int, speed: float | None = None) -> list[Point]:
+    """All points of a finished run, from its committed rows in order and its speed (see ``finish``)."""
     fold = CurveFold(dense=dense)
     points = [point for batch in batches for point in fold.add(batch)]
-    return points + fold.finish()
+    return points + fold.finish(speed)
 
 
 def _ratio(total: float | None, weight: float | None) -> float | None:

@@ -53,11 +53,12 @@ def _untouched(unit: Unit, member: Member, history: History) -> bool:
 
 
 def _curves(unit: Unit, member: Member, source: Source, suspect: bool) -> list[Point]:
-    images = (member.row or {}).get("images")
+    row = member.row or {}
+    images, speed = row.get("images"), row.get("images_per_second")
     fold = member.fold
     if not suspect and fold is not None and images in (None, fold.images):
-        return copy(fold).finish()  # a copy: after an outage this is asked again
-    return fold_all(source.batches(member.run_id), unit.density)
+        return copy(fold).finish(speed)  # a copy: after an outage this is asked again
+    return fold_all(source.batches(member.run_id), unit.density, speed)
 
 
 def missing(expected: Sequence[Point], keys: Collection[str], history: History) -> list[Point]:

@@ -112,7 +112,8 @@ class MlflowTracker:
             end = later if self._closed else f"the sweep goes on and publishes later; or {later}"
             return f"MLflow degraded ({where}): {status['outage']}; {runs}{end}"
         if self._closed and not status.get("idle"):
-            return f"MLflow ({where}): {waiting} finished runs are not published yet; {later}"
+            what = f"{waiting} finished runs are" if waiting else "the sweep's own run and its artifacts are"
+            return f"MLflow ({where}): {what} not published yet; {later}"
         if status.get("refused"):
             return f"MLflow ({where}) refused {status['refused']} items, the first: {status['first_refusal']}"
         if status.get("deleted"):

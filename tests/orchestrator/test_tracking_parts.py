@@ -174,6 +174,14 @@ def test_windows_keep_every_image() -> None:
     assert entropies[99] == pytest.approx(sum(1 / (s + 1) for s in range(91, 100)) / 9)
 
 
+def test_a_run_of_one_block_shows_the_speed_of_its_row() -> None:
+    batches = rows(planned(1), 1, range(3))
+    speeds = [p for p in fold_all(batches, 10, 123.0) if p.key == "images_per_second"]
+    assert [(p.step, p.value) for p in speeds] == [(2, 123.0)]
+    several = fold_all(rows(planned(1), 1, range(8)), 10, 123.0)
+    assert [(p.step, p.value) for p in several if p.key == "images_per_second"] == [(7, 512.0)]
+
+
 def test_a_gap_is_noticed_and_a_repeat_ignored() -> None:
     batches = rows(planned(1), 1, range(12))
     fold = CurveFold()
