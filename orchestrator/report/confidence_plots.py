@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from orchestrator.report.panels import slug
 from orchestrator.report.style import Look, Plot, legend, looks, panel
 from orchestrator.tables import names
 from orchestrator.tables.data import SweepData
-from orchestrator.tables.layouts.aurc import TITLES, Score, scores, worst_group
+from orchestrator.tables.layouts.aurc import TITLES, Score, grouped, scores, worst_group
 from orchestrator.tables.paper import adapts
 
 if TYPE_CHECKING:
@@ -60,13 +60,8 @@ def _within(score: Score, group: int | None) -> Score:
 
 
 def _lines(part: Sequence[Score]) -> dict[Key, list[Score]]:
-    """Scores by confidence and label. Runs that watched the same samples for other scores count once."""
-    found: dict[Key, dict[tuple[Any, ...], Score]] = {}
-    for s in part:
-        axes, key = s.entry.axes, (s.confidence, s.entry.axes["label"])
-        if len(s.correct):
-            found.setdefault(key, {}).setdefault((s.entry.replicate, axes["corruption"], axes["severity"]), s)
-    return {key: list(same.values()) for key, same in found.items()}
+    """``grouped``, without the empty ones."""
+    return grouped([s for s in part if len(s.correct)])
 
 
 def risk_coverage_plot(part: Sequence[Score], where: str) -> list[Plot]:

@@ -199,7 +199,7 @@ def samples(run: PlannedRun, n: int = 400) -> pa.RecordBatch:
         "domain": [None] * n,
         "prediction": np.where(right, label, 1 - label),
         "entropy": entropy,
-        "plpd": plpd if run.config.method == "deyo" else np.full(n, np.nan, np.float32),
+        "plpd": plpd if run.config.method in ("deyo", "score") else np.full(n, np.nan, np.float32),
         "passed_entropy": entropy < 0.4,
         "passed_both": (entropy < 0.4) & (plpd > 0.3),
     }

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tables_fakes import biased_row, config, write_store
 
 from deyo.analysis import risk_curves, score_images
 from deyo.benchmarks import open_benchmark
@@ -20,6 +21,7 @@ from orchestrator.outcome import SweepStatus
 from orchestrator.report.build import make_sections, write_report
 from orchestrator.session import Place, run_spec
 from orchestrator.spec import parse_spec
+from orchestrator.tables.differences import compared
 from orchestrator.tables.load import load
 from orchestrator.tables.request import Request, make_tables
 
@@ -95,6 +97,21 @@ def test_the_aurc_layout_shows_both_batchnorm_modes(root, data):
     (curve,) = risk_curves(scores, group=scores.worst_group(), names=["patch"])
     shown = table.cells[titles.index("Patch PLPD (running statistics)")][0]
     assert shown.summary.mean == pytest.approx(100 * curve.aurc, abs=0.2)
+
+
+def test_scores_stand_beside_the_papers_table_14(tmp_path):
+    place = {"benchmark": "waterbirds", "scenario": "biased", "model": "resnet50-bn", "corruption": None}
+    kinds = ("augmix", "pixel", "patch", "occlusion")
+    configs = [
+        config(**place, severity=None, method="score", label=f"{s} {t}", settings={"statistics": s, "transform": t})
+        for s in ("running", "batch")
+        for t in kinds
+    ]
+    write_store(tmp_path, "t14", configs, lambda run: biased_row(run, (0.9, 0.5)), steps=4, with_samples=True)
+    (table,) = compared(load("t14", str(tmp_path))[0], Request(layout="aurc"), paper=True)
+    paper = [(row.key["confidence"], cells[0].summary.mean) for row, cells in zip(table.rows, table.cells)]
+    values = dict(found for found, row in zip(paper, table.rows) if row.kind == "paper")
+    assert values == {"entropy": 56.30, "augmix": 35.58, "pixel": 20.71, "patch": 14.75, "occlusion": 13.77}
 
 
 def test_pictures_lie_in_the_row(data):

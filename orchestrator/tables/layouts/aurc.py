@@ -152,12 +152,19 @@ def _adapting(entries: Sequence[Entry]) -> str:
 
 
 def _by_row(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
-    """Scores by confidence and label, in the order of ``TITLES``."""
+    """``grouped``, in the order of ``TITLES``."""
     order = list(TITLES)
-    found: dict[tuple[str, str], list[Score]] = {}
-    for s in sorted(members, key=lambda s: order.index(s.confidence) if s.confidence in order else len(order)):
-        found.setdefault((s.confidence, s.entry.axes["label"]), []).append(s)
-    return found
+    return grouped(sorted(members, key=lambda s: order.index(s.confidence) if s.confidence in order else len(order)))
+
+
+def grouped(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
+    """Scores by confidence and label. Runs that watched the same samples for other scores count once."""
+    found: dict[tuple[str, str], dict[tuple[Any, ...], Score]] = {}
+    for s in members:
+        axes = s.entry.axes
+        sample = (axes["benchmark"], axes["model"], axes["corruption"], axes["severity"], s.entry.replicate)
+        found.setdefault((s.confidence, axes["label"]), {}).setdefault(sample, s)
+    return {key: list(same.values()) for key, same in found.items()}
 
 
 def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, ...]:
