@@ -21,6 +21,7 @@ from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, v
 from orchestrator.provenance import code_environment
 
 _PREFIX = "deyo-ray-"
+_LONGEST_FOLDER = 20  # a socket's path has 107 characters at most, and Ray adds some 80
 _OBJECT_STORE_BYTES = 300_000_000
 IN_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Set by Ray in the driver of a Ray Job, whose code is already that of the job."""
@@ -41,7 +42,7 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
     ``cpus`` and ``gpus`` are what it offers; None for what the machine has.
     """
     _remove_dead_directories()
-    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_short_folder()))
     try:
         with _token(directory), _loopback(), code_snapshot() as environment:
             import ray
@@ -184,9 +185,15 @@ def _loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
+def _short_folder() -> str:
+    """The folder for temporary files; /tmp where its name is so long that Ray's sockets would have none."""
+    named = tempfile.gettempdir()
+    return named if len(named) <= _LONGEST_FOLDER else "/tmp"
+
+
 def _remove_dead_directories() -> None:
     """What killed processes of the same user left."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for path in Path(_short_folder()).glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX).removeprefix("token-").split("-")[0]
         if not number.isdigit() or _alive(int(number)):
             continue

@@ -7,19 +7,20 @@ number of the attempt that they came from.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
 from orchestrator import schema
+from orchestrator.aftermath import Aftermath, no_result
 from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import keep_artifact
-from orchestrator.attempts import POLICIES, AttemptLedger, CircuitBreaker, make_failure
+from orchestrator.attempts import POLICIES, make_failure
 from orchestrator.durations import Durations
+from orchestrator.flight import Flight, Options
 from orchestrator.grouping import (
     GroupSizer,
     MemoryModel,
@@ -30,9 +31,9 @@ from orchestrator.grouping import (
     network_key,
     pretrain_key,
 )
-from orchestrator.outcome import FailureBoard, SweepOutcome, SweepStatus, first_line
+from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.pool import Job
-from orchestrator.progress import Progress, SilentProgress, Tally, Throughput
+from orchestrator.progress import Progress, SilentProgress, Tally
 from orchestrator.scheduler import Assignment, Scheduler
 from orchestrator.store.errors import StoreError
 from orchestrator.types import (
@@ -52,50 +53,16 @@ from orchestrator.types import (
     RunFailed,
     RunFinished,
     RunStatus,
-    Slot,
     SlotJoined,
     SlotLost,
     Store,
-    Task,
     TaskEnded,
     TaskMessage,
     Tracker,
 )
+from orchestrator.upkeep import Upkeep
 
 POLL_SECONDS = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a sweep is run; nothing here decides a number.
-
-    ``gpu``: the kind of GPU that runs ask for. ``group_size`` fixes the size of groups (None: from memory).
-    ``timeout``: seconds after which an attempt is given up. ``breaker``: so many first failures with one
-    signature stop a kind of runs (0: never). ``stuck_seconds``: how long to wait for a slot that fits.
-    """
-
-    gpu: str = ""
-    priority: int = 0
-    group_size: int | None = None
-    timeout: float | None = None
-    extra_retries: int = 0
-    breaker: int = 5
-    locations: Mapping[str, str] = field(default_factory=dict)
-    skip_bad: bool = False
-    checkpoint_seconds: float = 120.0
-    flush_seconds: float = 10.0
-    stuck_seconds: float = 300.0
-
-
-@dataclass(kw_only=True)
-class _Flight:
-    """A task on a slot; ``open`` are its runs that neither finished nor failed yet."""
-
-    task: Task
-    slot: Slot
-    since: float
-    open: dict[str, Job] = field(default_factory=dict)
-    ending: Failure | None = None
 
 
 def lockstep_of(method: str) -> bool:
@@ -122,24 +89,29 @@ class Driver:
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
         self.scheduler = Scheduler(group_limit=sizer.limit)
-        self.ledger = AttemptLedger(extra_retries=self.options.extra_retries)
-        self.breaker = CircuitBreaker(self.options.breaker)
-        self.board = FailureBoard()
-        self.throughput = Throughput()
-        self.flights: dict[str, _Flight] = {}
+        self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
+        self.flights: dict[str, Flight] = {}
         self.by_slot: dict[str, str] = {}
         self.artifacts: dict[str, Artifact] = {}
-        self.pretraining: dict[str, int] = {}
-        self.failures: dict[str, Failure] = {}
         self.committed = 0
         self.message = ""
-        self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
-        self.cost_left = 0.0
-        self.cost_done = 0.0
         self._stop: SweepStatus | None = None
         self._tasks = 0
-        self._stuck_since: float | None = None
-        self._flush_due = 0.0
+        shared: dict[str, Any] = {
+            "store": self.store,
+            "tracker": self.tracker,
+            "scheduler": self.scheduler,
+            "progress": self.progress,
+            "tally": self.tally,
+            "options": self.options,
+        }
+        self.aftermath = Aftermath(**shared, stopping=lambda: self._stop is not None, task_id=self._task_id)
+        self.upkeep = Upkeep(**shared, executor=self.executor, memory=self.memory, flights=self.flights)
+
+    @property
+    def failures(self) -> Mapping[str, Failure]:
+        """Runs given up, by id."""
+        return self.aftermath.failures
 
     # The loop
 
@@ -148,12 +120,12 @@ class Driver:
         started = self.executor.now()
         try:
             self._enqueue()
-            self.started = started
             while self._stop is None and self._unfinished():
                 self._dispatch()
                 for event in self.executor.poll(POLL_SECONDS):
                     self._handle(event)
-                self._regular_work()
+                if trouble := self.upkeep.look():
+                    self._halt(SweepStatus.STOPPED, trouble)
         except StoreError as error:
             self._halt(SweepStatus.STOPPED, str(error))
         self._abandon()
@@ -171,11 +143,12 @@ class Driver:
         done = [r for r in self.plan.runs if r.status is RunStatus.DONE]
         self.tally.done = len(done)
         self.tally.failed = sum(r.status is RunStatus.FAILED for r in self.plan.runs)
+        needed: set[str] = set()
         for run in self.plan.todo:
             job = self._job(run)
-            self.cost_left += job.cost
-            if job.needs and job.needs not in self.pretraining:
-                self.pretraining[job.needs] = 0
+            self.tally.cost_left += job.cost
+            if job.needs and job.needs not in needed:
+                needed.add(job.needs)
                 self._pretrain(job)
             self.scheduler.add(job)
         self.progress.update(self.tally)
@@ -219,7 +192,7 @@ class Driver:
 
     def _start(self, assignment: Assignment) -> None:
         task = assignment.pretrain or self._group_task(assignment.jobs)
-        flight = _Flight(
+        flight = Flight(
             task=task,
             slot=assignment.slot,
             since=self.executor.now(),
@@ -228,6 +201,7 @@ class Driver:
         self.flights[task.task_id] = flight
         self.by_slot[assignment.slot.slot_id] = task.task_id
         self.tally.running += len(assignment.jobs)
+        self.tally.begin(flight.since)
         self.executor.start(task, assignment.slot)
 
     def _group_task(self, jobs: tuple[Job, ...]) -> GroupTask:
@@ -275,7 +249,7 @@ class Driver:
                     self._ended(task_id, event.failure)
                 self.scheduler.leave(event.slot_id)
 
-    def _message(self, flight: _Flight, message: Message) -> None:
+    def _message(self, flight: Flight, message: Message) -> None:
         if isinstance(message, Artifact):
             self.artifacts[message.key] = keep_artifact(message, self.cache)
             self.scheduler.ready(message.key)
@@ -290,7 +264,7 @@ class Driver:
                 self.tracker.rows(message.run_id, attempt, message.grain, message.batch)
                 if message.grain == "batches":
                     images = pc.sum(message.batch.column("images")).as_py() or 0
-                    self.throughput.add(self.executor.now(), images)
+                    self.upkeep.throughput.add(self.executor.now(), images)
             case LogText():
                 self.store.append_log(message.run_id, attempt, message.text)
             case Checkpoint():
@@ -299,9 +273,9 @@ class Driver:
                 self._finished(flight, job, attempt, message.row)
             case RunFailed():
                 self._close(flight, job)
-                self._failed(flight, job, message.failure, group_size=1)
+                self.aftermath.run_failed(flight, job, message.failure, group_size=1)
 
-    def _finished(self, flight: _Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
+    def _finished(self, flight: Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
         config = job.run.config
         if row.get("group_memory_bytes") and flight.slot.device.startswith("cuda"):
             self.memory.measured(memory_key(config), row["group_size"], row["group_memory_bytes"])
@@ -309,15 +283,15 @@ class Driver:
         known = {name: value for name, value in row.items() if name in schema.RUNS.names}
         first = self.store.commit(job.run, attempt, known)
         self._close(flight, job)
-        self.breaker.succeeded(job.kind)
-        self.cost_done += job.cost
-        self.cost_left -= job.cost
+        self.aftermath.breaker.succeeded(job.kind)
+        self.tally.cost_done += job.cost
+        self.tally.cost_left -= job.cost
         if first:
             self.committed += 1
             self.tracker.run_finished(job.run, attempt, known)
         self.tally.done += 1
 
-    def _close(self, flight: _Flight, job: Job) -> None:
+    def _close(self, flight: Flight, job: Job) -> None:
         del flight.open[job.run.run_id]
         self.tally.running -= 1
 
@@ -329,124 +303,19 @@ class Driver:
         self.scheduler.finished(flight.slot.slot_id)
         failure = flight.ending or failure
         if isinstance(flight.task, PretrainTask):
-            self._pretrained(flight, flight.task, failure)
+            if flight.task.key not in self.artifacts:
+                self.message = self.aftermath.pretraining_failed(flight.task, failure or no_result()) or self.message
             return
         remaining = list(flight.open.values())
         if not remaining:
             return
-        if failure is None:
-            failure = make_failure(FailureClass.ERROR, "the worker ended without a result for this run")
+        failure = failure or no_result()
         if POLICIES[failure.kind].smaller and len(remaining) > 1:
-            self.memory.too_large(memory_key(remaining[0].run.config), flight.slot.gpu_name, len(flight.task.runs))
-        size = len(remaining)
+            kind = memory_key(remaining[0].run.config)
+            self.memory.too_large(kind, flight.slot.gpu_name, len(flight.task.runs))
         for job in remaining:
             self._close(flight, job)
-            self._failed(flight, job, failure, group_size=size)
-
-    # What follows a failure
-
-    def _failed(self, flight: _Flight, job: Job, failure: Failure, *, group_size: int) -> None:
-        run_id = job.run.run_id
-        attempt = flight.task.attempts[run_id]  # type: ignore[union-attr]
-        verdict = self.ledger.judge(run_id, failure, group_size=group_size, node=flight.slot.node)
-        if verdict.again and self._stop is None:
-            # Kept as no verdict on the run: if this process dies before the next attempt, it is still to do.
-            again = replace(
-                failure,
-                kind=FailureClass.CANCELLED,
-                message=f"{failure.kind.value}, tried again: {failure.message}",
-            )
-            self._record(job, attempt, again)
-            if group_size == 1:
-                self.progress.note(f"{run_id}: {failure.kind.value}, tried again: {first_line(failure.message)}")
-            job.limit = verdict.limit if verdict.limit is not None else job.limit
-            job.avoid = job.avoid | {verdict.avoid} if verdict.avoid else job.avoid
-            self.scheduler.add(job)
-            return
-        recorded = self._record(job, attempt, failure)
-        self.cost_left -= job.cost
-        if failure.kind is FailureClass.CANCELLED:
-            return
-        self.failures[run_id] = recorded
-        self.tally.failed += 1
-        line = self.board.add(job.run, recorded)
-        if line:
-            self.progress.note(line)
-        if self.breaker.failed(job.kind, failure):
-            self.scheduler.stop(job.kind)
-            self.progress.note(
-                f"stopped: the first {self.breaker.threshold} failures of {' / '.join(job.kind)} are the same "
-                f"[{failure.signature}]; its other runs stay pending"
-            )
-
-    def _record(self, job: Job, attempt: int, failure: Failure) -> Failure:
-        failure = replace(failure, log_path=self.store.log_path(job.run.run_id, attempt))
-        self.store.fail(job.run.run_id, attempt, failure)
-        self.tracker.run_failed(job.run, attempt, failure)
-        return failure
-
-    def _pretrained(self, flight: _Flight, task: PretrainTask, failure: Failure | None) -> None:
-        if task.key in self.artifacts:
-            return
-        failure = failure or make_failure(FailureClass.ERROR, "the worker ended without a checkpoint")
-        self.pretraining[task.key] += 1
-        if self._stop is None and self.pretraining[task.key] <= POLICIES[failure.kind].retries:
-            self.progress.note(f"pretraining {task.key}: {first_line(failure.message)}; tried again")
-            again = replace(task, task_id=self._task_id())
-            self.scheduler.add_pretraining(again, cost=0.0, priority=self.options.priority, gpu=self.options.gpu)
-            return
-        if failure.kind is FailureClass.CANCELLED:
-            return
-        dropped = self.scheduler.drop_waiting(task.key)
-        self.message = f"pretraining {task.key} failed: {failure.message}"
-        self.progress.note(f"{self.message}\n{failure.traceback}{dropped} runs that start from it stay pending")
-
-    # Now and then
-
-    def _regular_work(self) -> None:
-        now = self.executor.now()
-        self._time_out(now)
-        self._check_stuck(now)
-        self.tally.slots = self.scheduler.slots
-        self.tally.images_per_second = self.throughput.rate(now)
-        waits = "" if self.flights else self.executor.excuse()
-        self.tally.banner = "; ".join(filter(None, (waits, self.tracker.degraded())))
-        s = self.scheduler
-        self.executor.want(s.pending + s.pretraining + len(self.flights))
-        if self.cost_done:
-            self.tally.eta = (now - self.started) * max(0.0, self.cost_left) / self.cost_done
-        self.progress.update(self.tally)
-        if now >= self._flush_due:
-            before = time.monotonic()
-            self.store.flush()
-            self.memory.save()
-            # A slow store is flushed less often: at most a twentieth of the time goes there.
-            self._flush_due = now + max(self.options.flush_seconds, 20 * (time.monotonic() - before))
-
-    def _time_out(self, now: float) -> None:
-        limit = self.options.timeout
-        if limit is None:
-            return
-        late = [f for f in self.flights.values() if now - f.since > limit and f.ending is None]
-        for flight in late:
-            flight.ending = make_failure(FailureClass.TIMEOUT, f"no result within {limit:g} s")
-            self.executor.cancel(flight.task.task_id)
-
-    def _check_stuck(self, now: float) -> None:
-        s = self.scheduler
-        if self.flights or self.executor.excuse() or not (s.pending or s.pretraining):
-            self._stuck_since = None
-            return
-        if self._stuck_since is None:
-            self._stuck_since = now
-            return
-        if now - self._stuck_since > self.options.stuck_seconds:
-            wanted = f"a {self.options.gpu} GPU" if self.options.gpu else "any worker"
-            self._halt(
-                SweepStatus.STOPPED,
-                f"waited {self.options.stuck_seconds:g} s for {wanted}; there are {s.slots} workers and none fits"
-                + (f". {trouble}" if (trouble := getattr(self.executor, "trouble", "")) else ""),
-            )
+            self.aftermath.run_failed(flight, job, failure, group_size=len(remaining))
 
     # The end
 
@@ -458,15 +327,14 @@ class Driver:
             for job in list(flight.open.values()):
                 self._close(flight, job)
                 try:
-                    self._failed(flight, job, reason, group_size=1)
+                    self.aftermath.run_failed(flight, job, reason, group_size=1)
                 except StoreError:
                     continue  # the disk is full: an attempt without an end is to do again anyway
         self.flights.clear()
         try:
-            self.store.flush()
+            self.upkeep.flush()
         except StoreError as error:
             self._halt(SweepStatus.STOPPED, str(error))
-        self.memory.save()
 
     def _outcome(self, seconds: float) -> SweepOutcome:
         self.progress.close(self.tally)

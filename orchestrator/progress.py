@@ -11,7 +11,10 @@ from typing import Protocol, TextIO
 
 @dataclass(kw_only=True)
 class Tally:
-    """Where a sweep stands. ``left`` counts runs neither done nor failed; ``eta`` in seconds, if known."""
+    """Where a sweep stands. ``left`` counts runs neither done nor failed; ``eta`` in seconds, if known.
+
+    ``cost_left`` and ``cost_done`` are the scheduler's estimates of runs to do and done in this call.
+    """
 
     sweep: str
     total: int
@@ -22,6 +25,20 @@ class Tally:
     images_per_second: float = 0.0
     eta: float | None = None
     banner: str = ""
+    cost_left: float = 0.0
+    cost_done: float = 0.0
+    _began: float | None = None
+
+    def begin(self, now: float) -> None:
+        """The first task starts."""
+        if self._began is None:
+            self._began = now
+
+    def estimate(self, now: float) -> None:
+        """The time left, if what was done so far is enough to tell."""
+        spent = now - self._began if self._began is not None else 0.0
+        known = self.cost_done > 0 and (spent > 10 or self.cost_done > 0.05 * self.cost_left)
+        self.eta = spent * max(0.0, self.cost_left) / self.cost_done if known else None
 
     @property
     def left(self) -> int:

@@ -323,7 +323,12 @@ Event = SlotJoined | SlotLost | TaskMessage | TaskEnded
 
 
 class Executor(Protocol):
-    """Where groups run: in this process, on a Ray cluster, or simulated in virtual time."""
+    """Where groups run: in this process, on a Ray cluster, or simulated in virtual time.
+
+    ``trouble`` says what last kept a worker from starting.
+    """
+
+    trouble: str
 
     def start(self, task: Task, slot: Slot) -> None: ...
 

@@ -24,6 +24,7 @@ class InlineExecutor:
 
     def __init__(self, state: WorkerState | None = None) -> None:
         self.state = state or WorkerState()
+        self.trouble = ""
         device = self.state.device
         memory = 0
         if device.type == "cuda":

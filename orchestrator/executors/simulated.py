@@ -60,6 +60,7 @@ class SimulatedExecutor:
     joins: Sequence[tuple[float, int]] = ()
     deaths: Sequence[tuple[float, int]] = ()
     seed: int = 0
+    trouble: str = ""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)

@@ -104,6 +104,7 @@ class ScriptedExecutor:
     cancelled: list[str] = field(default_factory=list)
     hold: bool = False
     because: str = ""
+    trouble: str = ""
     wanted: int = 0
     _events: deque[Event] = field(default_factory=deque)
     _time: float = 0.0

@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ class Hosts:
         path = os.pathsep.join([str(install(folder / "site")), str(ROOT)])
         self.environment = {
             **os.environ,
-            "HOSTS_DIR": str(folder / "hosts"),
+            "HOSTS_DIR": tempfile.mkdtemp(prefix="dh", dir="/tmp"),  # short: Ray's sockets lie there
             "RAY_AUTH_TOKEN": "test-" + "0" * 40,
             "PYTHONPATH": path,
             "OMP_NUM_THREADS": "1",
@@ -112,6 +113,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
     finally:
         made.do("down")
+        shutil.rmtree(made.environment["HOSTS_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

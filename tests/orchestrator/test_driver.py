@@ -157,7 +157,7 @@ def test_failures_are_told_live_by_signature_with_the_log() -> None:
     told = [note for note in driver.progress.notes if note.startswith("failed ×")]
     assert [note.split()[1] for note in told] == ["×1", "×2", "×5"]
     assert "log: memory:" in told[0]
-    assert len(driver.board.lines()) == 1
+    assert len(driver.aftermath.board.lines()) == 1
 
 
 def test_a_poisonous_run_is_given_up_after_its_retries() -> None:
@@ -210,7 +210,7 @@ def test_a_stop_gives_up_what_is_in_flight_and_the_next_run_does_it() -> None:
                 driver.stop(message="stopped by SIGINT")
             return super().poll(timeout)
 
-    driver.executor = Stopping(hold=True, slots=[slot("a"), slot("b")])
+    driver.executor = driver.upkeep.executor = Stopping(hold=True, slots=[slot("a"), slot("b")])
     outcome = driver.run()
     assert (outcome.status, outcome.exit_code, outcome.pending) == (SweepStatus.INTERRUPTED, 130, 4)
     assert len(driver.executor.cancelled) == 2

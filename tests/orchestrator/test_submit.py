@@ -1,0 +1,181 @@
+"""Ray Jobs on a cluster that ``orchestrator/deploy/head.sh`` starts: submit, attach, watch, cancel, go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from engine_runs import write_spec
+from trouble_package import install
+
+from orchestrator import open_results
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = ROOT / "orchestrator" / "deploy" / "head.sh"
+MAIN = "from orchestrator.cli.main import main; main()"
+
+
+@dataclass
+class Cluster:
+    dashboard: str
+    address: str
+    folder: Path
+    environment: dict[str, str]
+
+    def sweep(self, *words: str) -> subprocess.CompletedProcess:
+        """``deyo-sweep VERB ...`` as on the laptop of someone who has the token."""
+        command = [sys.executable, "-c", MAIN, *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("jobs")
+    home, port, dashboard = folder / "home", free_port(), free_port()
+    home.mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "DEYO_"))}
+    environment = {
+        **kept,
+        "HOME": str(home),
+        "PORT": str(port),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(install(folder / "site")),
+        "DEYO_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    ports = [f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={free_port()}"]
+    temporary = f"/tmp/djt-{os.getpid()}"  # short: Ray's sockets live there
+    words = [str(HEAD), "127.0.0.1", *ports, "--num-cpus=2", f"--temp-dir={temporary}"]
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    log = folder / "head.log"
+    with open(log, "w") as file:
+        head = subprocess.Popen(words, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        until = time.monotonic() + 120
+        while "Ray runtime started" not in log.read_text():
+            assert head.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.3)
+        token = home / ".ray" / "auth_token"
+        assert token.stat().st_mode & 0o777 == 0o600
+        laptop = {**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(ROOT)])}
+        yield Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", folder, laptop)
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait(timeout=60)
+        subprocess.run(["rm", "-rf", temporary], check=True)
+
+
+def troubles(seeds: int, **settings: object) -> dict[str, object]:
+    return {"methods": json.dumps([{"name": "trouble", "settings": settings}]), "seeds": list(range(seeds))}
+
+
+def await_that(condition: Callable[[], bool], seconds: float = 180) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+
+def commits(results: Path) -> int:
+    return sum(1 for _ in (results / "tiny" / "commits").rglob("*.json"))
+
+
+def test_a_sweep_is_submitted_once_watched_and_gone_on_with(cluster: Cluster) -> None:
+    results = cluster.folder / "results"
+    spec = str(write_spec(cluster.folder, **troubles(8, seconds=0.5)))
+    to = ("--address", cluster.dashboard)
+    first = cluster.sweep("submit", spec, *to, "--results", str(results))
+    assert first.returncode == 0, first.stderr
+    assert "was submitted as deyo-sweep-tiny" in first.stdout
+    again = cluster.sweep("submit", spec, *to, "--results", str(results))
+    assert "is running already" in again.stdout
+    await_that(lambda: commits(results) >= 2)
+    cancelled = cluster.sweep("cancel", spec, *to)
+    assert "STOPPED" in cancelled.stdout, cancelled.stdout + cancelled.stderr
+    done = commits(results)
+    assert done < 8
+    assert "STOPPED" in cluster.sweep("status", "tiny", "--results", str(results), *to).stdout
+    resumed = cluster.sweep("submit", spec, *to, "--results", str(results))
+    assert "was submitted" in resumed.stdout
+    watched = cluster.sweep("watch", spec, *to)
+    assert "8 of 8 runs done" in watched.stdout, watched.stdout + watched.stderr
+    assert open_results(str(results), "tiny").runs().num_rows == 8
+
+
+def test_results_must_mean_the_same_on_the_cluster(cluster: Cluster) -> None:
+    spec = str(write_spec(cluster.folder, **troubles(1)))
+    refused = cluster.sweep("submit", spec, "--address", cluster.dashboard)
+    assert refused.returncode == 2
+    assert "absolute path" in refused.stderr
+
+
+def test_without_the_token_it_is_told_within_seconds(cluster: Cluster) -> None:
+    spec = str(write_spec(cluster.folder, **troubles(1)))
+    stranger = Cluster(
+        cluster.dashboard, cluster.address, cluster.folder, {**cluster.environment, "HOME": "/nonexistent"}
+    )
+    for words in (
+        ("submit", spec, "--address", cluster.dashboard, "--results", "/tmp/never"),
+        ("run", spec, "--address", cluster.address, "--no-preflight", "--results", str(cluster.folder / "never")),
+    ):
+        refused = stranger.sweep(*words)
+        assert refused.returncode == 2, refused.stdout
+        assert "RAY_AUTH_MODE" in refused.stderr
+
+
+def test_two_sweeps_share_the_cluster_by_priority(cluster: Cluster) -> None:
+    """While the urgent sweep has work for both workers, the other has none; then it goes on."""
+    low = write_spec(cluster.folder, **troubles(10, seconds=0.4), extra="resources: {priority: 0}\n")
+    low_text = low.read_text()
+    (cluster.folder / "low.yaml").write_text(low_text.replace("name: tiny", "name: low"))
+    (cluster.folder / "high.yaml").write_text(
+        low_text.replace("name: tiny", "name: high").replace("priority: 0", "priority: 5")
+    )
+
+    def start(name: str) -> subprocess.Popen:
+        words = ["run", f"{name}.yaml", "--address", cluster.address, "--quiet", "--no-preflight"]
+        command = [sys.executable, "-c", MAIN, *words]
+        return subprocess.Popen(command, cwd=cluster.folder, env=cluster.environment)
+
+    first = start("low")
+    results = cluster.folder / "results"
+    await_that(lambda: sum(1 for _ in (results / "low" / "commits").rglob("*.json")) >= 1)
+    second = start("high")
+    assert second.wait(timeout=400) == 0
+    assert first.wait(timeout=400) == 0
+    times = {
+        name: [row["finished_at"] for row in open_results(str(results), name).runs().to_pylist()]
+        for name in ("low", "high")
+    }
+    assert len(times["low"]) == len(times["high"]) == 10
+    during = [t for t in times["low"] if sorted(times["high"])[2] < t < max(times["high"])]
+    assert len(during) <= 3, "the less urgent sweep kept its workers"
+
+
+def test_a_job_shows_no_secret(cluster: Cluster) -> None:
+    token = (cluster.folder / "home" / ".ray" / "auth_token").read_text().strip()
+    for path in (cluster.folder / "results").rglob("*"):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path
+    assert re.fullmatch(r"[0-9a-f]{64}", token)
