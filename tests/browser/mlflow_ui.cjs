@@ -1,9 +1,9 @@
 // Looks at a sweep in MLflow's UI and says what a person would see there, as JSON on standard output.
-// node mlflow_ui.cjs CHROMIUM EXPERIMENT_URL PARENT_ID RUN_ID SCREENSHOT_FOLDER
+// node mlflow_ui.cjs CHROMIUM EXPERIMENT_URL SWEEP PARENT_ID RUN_ID RUN_NAME SCREENSHOT_FOLDER
 const { chromium } = require("playwright-core");
 const path = require("path");
 
-const [executablePath, experiment, parent, run, folder] = process.argv.slice(2);
+const [executablePath, experiment, sweep, parent, run, runName, folder] = process.argv.slice(2);
 const WAIT = 60000;
 
 async function main() {
@@ -13,10 +13,10 @@ async function main() {
     page.setDefaultTimeout(WAIT);
     const seen = {};
     await page.goto(experiment);
-    await page.getByRole("link", { name: "demo", exact: true }).last().waitFor();
+    await page.getByRole("link", { name: sweep, exact: true }).last().waitFor();
     await closeAssistant(page);
     await page.locator('[data-testid="expander-button"], .ag-cell button').first().click();
-    await page.getByText("DeYO small-resnet-bn", { exact: false }).first().waitFor();
+    await page.getByText(runName, { exact: true }).first().waitFor();
     seen.runs = await page.getByText(/seed \d/).allInnerTexts();
     const more = page.getByText("Show more columns", { exact: false }).first();
     if (await more.isVisible().catch(() => false)) {

@@ -82,8 +82,10 @@ def test_a_person_finds_runs_charts_and_table(sweep: Path, page: str, tmp_path: 
     found = by_key(sqlite_uri(sweep / "mlflow.db"))
     run = next(r for r in found.values() if r.data.tags.get("deyo.label") == "DeYO")
     parent = found["demo"]
-    seen = run_script("mlflow_ui.cjs", chromium, page, parent.info.run_id, run.info.run_id, str(folder))
-    assert any("DeYO small-resnet-bn gaussian_noise-5 mild seed 0" in text for text in seen["runs"])
+    shown = (parent.info.run_id, run.info.run_id, run.info.run_name)
+    seen = run_script("mlflow_ui.cjs", chromium, page, "demo", *shown, str(folder))
+    assert run.info.run_name in seen["runs"]
+    assert len(set(seen["runs"])) == 12
     assert seen["charts"] >= 5
     assert seen["lines"] >= 5
     assert "DeYO" in seen["description"]

@@ -14,6 +14,8 @@ import pytest
 from tracking_drive import Drive, all_runs, by_key, check_whole_sweep, client, steps_of, sweep_of, wait_for
 
 from orchestrator.tracking.options import sqlite_uri
+from orchestrator.tracking.remote import OutageError
+from orchestrator.tracking.sync import sync
 from orchestrator.types import RunStatus
 
 
@@ -43,6 +45,8 @@ def test_a_sweep_on_sqlite(tmp_path: Path, uri: str, capfd: pytest.CaptureFixtur
     check_whole_sweep(uri, runs)
     found = by_key(uri)
     parent, run = found["demo"], found[runs[0].run_id]
+    by_filter = client(uri).search_runs([parent.info.experiment_id], "tags.`deyo.kind` = 'sweep'")
+    assert [r.info.run_id for r in by_filter] == [parent.info.run_id]
     assert parent.data.metrics["accuracy/Tent gaussian_noise-5 small-resnet-bn digits-c mild batch 64 official tf32"]
     assert "Tent" in parent.data.tags["mlflow.note.content"]
     assert run.data.params["seed"] == "0"
@@ -160,7 +164,7 @@ def test_first_use_of_a_fresh_database_by_eight_processes(tmp_path: Path) -> Non
         subprocess.Popen([sys.executable, "-c", _OPEN, uri], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here)
         for _ in range(8)
     ]
-    answers = [p.communicate(timeout=120) for p in opened]
+    answers = [p.communicate(timeout=400) for p in opened]
     assert [p.returncode for p in opened] == [0] * 8, answers
     assert len({out for out, _ in answers}) == 1
 
@@ -192,4 +196,19 @@ def test_nothing_to_run_and_all_published_starts_no_process(tmp_path: Path, uri:
     assert again.tracker._feeder is None
     again.end()
     assert again.tracker.degraded() is None
+    check_whole_sweep(uri, runs)
+
+
+@pytest.mark.slow
+def test_an_experiment_deleted_by_hand_comes_back_on_request_only(tmp_path: Path, uri: str) -> None:
+    runs = sweep_of(1)
+    drive = Drive(tmp_path, uri, runs)
+    drive.begin()
+    drive.whole(runs[0])
+    drive.end()
+    mlflow = client(uri)
+    mlflow.delete_experiment(mlflow.get_experiment_by_name("demo").experiment_id)
+    with pytest.raises(OutageError, match="was deleted in MLflow; `deyo-sweep sync-mlflow demo --restore`"):
+        sync(uri, str(tmp_path), "demo")
+    sync(uri, str(tmp_path), "demo", restore=True)
     check_whole_sweep(uri, runs)

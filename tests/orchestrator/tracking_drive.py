@@ -102,7 +102,7 @@ def steps_of(uri: str, run: Any, key: str) -> list[int]:
     return sorted(m.step for m in client(uri).get_metric_history(run.info.run_id, key))
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     """Until ``condition`` holds; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
