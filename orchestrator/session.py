@@ -15,6 +15,7 @@ from deyo.types import ConfigError
 from orchestrator import provenance
 from orchestrator.driver import Options, run_sweep
 from orchestrator.durations import Durations
+from orchestrator.finished import finished_runs, note_finished
 from orchestrator.grouping import MemoryModel
 from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.planning import plan_apart, plan_here, unchanged
@@ -63,6 +64,8 @@ def run_spec(
     progress = progress or SilentProgress()
     store = ParquetStore(results, spec.name)
     with _only_driver(store, spec.name, place):
+        if change is unchanged and (count := finished_runs(spec, store)) is not None:
+            return _nothing_to_do(spec.name, total=count, done=count)
         make = plan_here if place.in_process else plan_apart
         planned = make(spec, results, change, preflight, place.address)
         plan = planned.plan
@@ -70,7 +73,9 @@ def run_spec(
             progress.note(f"{plan.sweep}: {reused} runs taken over from other sweeps under {results}")
             _keep(spec, plan, store)
         if not plan.todo:
-            return _nothing_to_do(plan)
+            done = sum(run.status is RunStatus.DONE for run in plan.runs)
+            failed = sum(run.status is RunStatus.FAILED for run in plan.runs)
+            return _noted(spec, store, _nothing_to_do(plan.sweep, total=len(plan.runs), done=done, failed=failed))
         _refuse_failed(planned.checks)
         progress.note(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {store.root}")
         _keep(spec, plan, store)
@@ -78,7 +83,7 @@ def run_spec(
         cache = cache_folder()
         try:
             with executor_for(spec.resources, place, sweep=spec.name) as executor:
-                return run_sweep(
+                outcome = run_sweep(
                     plan,
                     store,
                     tracker,
@@ -91,6 +96,7 @@ def run_spec(
                     cache=cache,
                     lockstep=planned.lockstep.__getitem__,
                 )
+            return _noted(spec, store, outcome)
         finally:
             store.close()
             tracker.close()
@@ -200,19 +206,24 @@ def _local_cpus(asked: Resources) -> float | None:
     return max(cores, wanted)
 
 
-def _nothing_to_do(plan: Plan) -> SweepOutcome:
-    done = sum(run.status is RunStatus.DONE for run in plan.runs)
+def _nothing_to_do(sweep: str, *, total: int, done: int, failed: int = 0) -> SweepOutcome:
     return SweepOutcome(
-        sweep=plan.sweep,
+        sweep=sweep,
         status=SweepStatus.FINISHED,
-        total=len(plan.runs),
+        total=total,
         done=done,
         committed=0,
         failures={},
         pending=0,
         seconds=0.0,
-        earlier_failures=sum(run.status is RunStatus.FAILED for run in plan.runs),
+        earlier_failures=failed,
     )
+
+
+def _noted(spec: SweepSpec, store: ParquetStore, outcome: SweepOutcome) -> SweepOutcome:
+    if outcome.exit_code == 0:
+        note_finished(spec, store)
+    return outcome
 
 
 @contextlib.contextmanager
