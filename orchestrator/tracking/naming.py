@@ -90,7 +90,7 @@ def display_name(run_axes: Mapping[str, Any], *, with_seed: bool) -> str:
     parts = [run_axes["label"] or run_axes["method"], run_axes["model"], condition(run_axes), run_axes["scenario"]]
     if with_seed:
         parts.append(f"seed {run_axes['seed']}")
-        if run_axes.get("pretrain_seed") not in (None, run_axes["seed"]):
+        if run_axes.get("pretrain_seed"):  # 0 is what everybody has
             parts.append(f"pretrain {run_axes['pretrain_seed']}")
     return " ".join(str(p) for p in parts)
 
