@@ -46,6 +46,7 @@ def build_method(
         device=torch.device(device),
         precision=precision,
         class_columns=columns,
+        entropy_classes=getattr(benchmark, "entropy_classes", None),
         source=benchmark.source_images() if needs_source else None,
     )
     return create_method(name, context, [resolved])

@@ -50,7 +50,7 @@ def learning_rate(method: str, situation: Situation) -> float:
 
 
 def adapted_subset(method: str, situation: Situation) -> str:
-    """ "all" or "lower" norm layers: in the official code EATA and BN-adapt use all, the others SAR's subset (D4)."""
+    """ "all" or "lower" norm layers: in the official code EATA uses all, the others SAR's subset (D4)."""
     if situation.protocol == "paper" or method in ("eata", "eta"):
         return "all"
     return "lower"

@@ -6,6 +6,7 @@ positions. Everything here is plain data or a protocol; nothing imports Ray, MLf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -190,7 +191,8 @@ class MethodContext:
 
     ``seeds`` has one entry a run (R = len(seeds)). ``precision`` is one of ``deyo.precision.PROFILES``.
     ``class_columns`` int64 [C'] keeps those logits only, before entropy and PLPD (ImageNet-R, methods.md
-    §3.4). ``source`` yields, for run r, uint8 batches [B, 3, H, W] of clean source images (EATA), or is None.
+    §3.4). ``entropy_classes`` is the C of thresholds that are fractions of ln C; None: as many as there are
+    logits. ``source`` are clean source images (EATA's Fisher matrix), or None.
     """
 
     network: Network
@@ -201,10 +203,22 @@ class MethodContext:
     class_columns: np.ndarray | None = None
     source: ImageSet | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    entropy_classes: int | None = None
 
     @property
     def runs(self) -> int:
+        """R."""
         return len(self.seeds)
+
+    @property
+    def num_classes(self) -> int:
+        """Logits that a method sees: the network's, or those that ``class_columns`` keeps."""
+        return self.network.num_classes if self.class_columns is None else len(self.class_columns)
+
+    @property
+    def log_classes(self) -> float:
+        """ln C in nats, of which ``entropy_margin`` and ``entropy_reference`` are fractions."""
+        return math.log(self.entropy_classes or self.num_classes)
 
 
 class Method(Protocol):
@@ -226,7 +240,8 @@ class Method(Protocol):
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that ``load_state_dict`` needs to go on with identical numbers."""
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on exactly where ``state_dict`` was taken. Raises ValueError if it is of another method or shape."""
 
 
 class DataError(Exception):

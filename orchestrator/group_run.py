@@ -186,7 +186,8 @@ def _method(members: Sequence[Member], state: WorkerState, benchmark: Benchmark,
         device=state.device,
         precision=config.precision,
         class_columns=benchmark.class_columns,
-        source=benchmark.source_images() if _needs_source(config) else None,
+        entropy_classes=getattr(benchmark, "entropy_classes", None),
+        source=benchmark.source_images() if any(_needs_source(m.run.config) for m in members) else None,
     )
     if state.device.type != "cuda":
         return engine.create_method(config.method, context, settings)

@@ -45,6 +45,11 @@ class ImageNetR(ImageNetTarget):
     def class_columns(self) -> np.ndarray:
         return imagenet_r_columns()
 
+    @property
+    def entropy_classes(self) -> int:
+        """The C of thresholds, as the option says (``MethodContext.entropy_classes``)."""
+        return self.info.options["entropy_classes"]
+
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
         return self._recipe("test", self._open_source, options={})  # the option changes no pixel
 

@@ -4,7 +4,6 @@ shape is destroyed, select and weight the samples to adapt on (methods.md §1.7,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,6 +60,8 @@ class DeYOSettings:
 class DeYO(LockstepMethod):
     """L = mean over {H < τ_Ent, PLPD > τ_PLPD} of (exp(Ent_0 − H) + exp(PLPD))·H (paper, Eq. 8-11).
 
+    ``report.forwards`` counts the batch, x' of the entropy-selected samples, and every AugMix copy as a sample.
+
     ``draw_indices(kind, patches, batch, size) -> int64 [R, B or 1, L]`` is the source of the transform's
     randomness; replace it to inject recorded permutations.
     """
@@ -70,8 +71,7 @@ class DeYO(LockstepMethod):
 
     def __init__(self, context: MethodContext, settings: Sequence[DeYOSettings]) -> None:
         super().__init__(context, settings)
-        columns = context.class_columns
-        log_classes = math.log(context.network.num_classes if columns is None else len(columns))
+        log_classes = context.log_classes
         no_filter = torch.tensor(torch.inf, dtype=self.network.dtype, device=self.device)
         self.entropy_margin = torch.where(
             self.flags("filter_entropy"), self.column("entropy_margin") * log_classes, no_filter
@@ -84,6 +84,8 @@ class DeYO(LockstepMethod):
         self.by_batch = torch.tensor([s.loss_normalization == "batch" for s in settings], device=self.device)
         self.uses_plpd = torch.tensor([s.filter_plpd or s.weight_plpd for s in settings], device=self.device)
         self.any_plpd = any(s.filter_plpd or s.weight_plpd for s in settings)
+        views = torch.tensor([s.copies if s.transform == "augmix" else 1 for s in settings], device=self.device)
+        self.plpd_forwards = views * self.uses_plpd
         self.plpd_statistics = self._shared("plpd_statistics")
         if self.plpd_statistics == "frozen":
             self.statistics = "record"
@@ -115,6 +117,8 @@ class DeYO(LockstepMethod):
         certain_count = certain.sum(1)
         nothing, no_step = torch.zeros_like(certain), torch.ones_like(self.uses_plpd)
         report = self.make_report(first, passed_entropy=certain, passed_both=nothing, skipped=no_step)
+        if self.entropy_copies:
+            report.forwards = report.forwards * (1 + self.entropy_copies)
         yield certain.any()
 
         selected, plpd = certain, torch.zeros_like(own)
@@ -122,7 +126,7 @@ class DeYO(LockstepMethod):
             plpd = self._plpd(pixels, first, certain)
             selected = certain & (plpd > self.plpd_threshold)
             report.plpd = torch.where(certain & self.uses_plpd.unsqueeze(1), plpd, torch.nan)
-            report.forwards = report.forwards + certain_count * self.uses_plpd
+            report.forwards = report.forwards + certain_count * self.plpd_forwards
             report.passed_both = selected
             if not self.coarse:
                 yield selected.any()

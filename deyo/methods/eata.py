@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from deyo.precision import numerics
 from deyo.protocols import Situation
 from deyo.random import hash64
 from deyo.settings import setting
-from deyo.types import MethodContext
+from deyo.types import ConfigError, MethodContext
 
 _FISHER_STREAM = 0xEA7A
 
@@ -47,16 +46,19 @@ class EATASettings:
 
 
 class EATA(LockstepMethod):
-    """L = mean over kept samples of exp(E0 − H)·H + β·Σ F·(θ − θ0)²; no step where none is kept."""
+    """L = mean over kept samples of exp(E0 − H)·H + β·Σ F·(θ − θ0)²; no step where none is kept.
+
+    F is measured on ``context.source`` where it is given, else by the caller (``measure_fisher``); a step without
+    it raises ConfigError unless every run's ``fisher_strength`` is 0.
+    """
 
     name = "eata"
     Settings = EATASettings
 
     def __init__(self, context: MethodContext, settings: Sequence[EATASettings]) -> None:
         super().__init__(context, settings)
-        runs, classes = context.runs, self._classes()
-        log_classes = math.log(classes)
-        self.entropy_margin = self.column("entropy_margin") * log_classes
+        runs, classes = context.runs, context.num_classes
+        self.entropy_margin = self.column("entropy_margin") * context.log_classes
         self.redundancy_margin = self.column("redundancy_margin")
         self.decay = self.column("probability_decay")
         self.strength = self.column("fisher_strength").squeeze(1)
@@ -66,6 +68,7 @@ class EATA(LockstepMethod):
         self.has_ema = torch.zeros(runs, dtype=torch.bool, device=self.device)
         self.anchored = any(s.fisher_strength for s in settings)
         self.fisher = torch.zeros_like(self.network.theta)
+        self.has_fisher = False
         if self.anchored and context.source is not None:
             self.measure_fisher(self._source_batches())
 
@@ -83,6 +86,12 @@ class EATA(LockstepMethod):
         }
 
     def stages(self, pixels: Tensor) -> Iterator[Tensor]:
+        if self.anchored and not self.has_fisher:
+            raise ConfigError(
+                f"{self.name}: fisher_strength is {max(self._each('fisher_strength')):g}, but there were no clean "
+                "images to measure the Fisher matrix on: give MethodContext.source (or a benchmark), or set "
+                "fisher_strength to 0"
+            )
         first = self.forward_first(pixels)
         filtering = self._filter_entropy(pixels, first.entropy.detach())
         reliable = first.finite & (filtering < self.entropy_margin)
@@ -91,6 +100,8 @@ class EATA(LockstepMethod):
         count = kept.sum(1)
         self._remember(probabilities, kept, count)
         self.make_report(first, passed_entropy=reliable, passed_both=kept, skipped=torch.ones_like(self.has_ema))
+        if self.copies:
+            self.report.forwards = self.report.forwards * (1 + self.copies)
         yield kept.any()
 
         weight = (self.entropy_margin - first.entropy.detach()).exp()
@@ -112,6 +123,12 @@ class EATA(LockstepMethod):
                 total += self.gradient(losses.mean(1).sum()).square()
             count += 1
         self.fisher.copy_(total / max(count, 1))
+        self.has_fisher = True
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """See ``LockstepMethod.load_state_dict``; the state brings the Fisher matrix."""
+        super().load_state_dict(state)
+        self.has_fisher = True
 
     def _state_tensors(self) -> dict[str, Tensor]:
         return super()._state_tensors() | {"fisher": self.fisher}
@@ -140,10 +157,6 @@ class EATA(LockstepMethod):
         self.probability_ema.copy_(torch.where(some.unsqueeze(1), fresh, self.probability_ema))
         self.has_ema.logical_or_(some)
 
-    def _classes(self) -> int:
-        columns = self.context.class_columns
-        return self.context.network.num_classes if columns is None else len(columns)
-
     def _source_batches(self) -> Iterable[Tensor]:
         """The run's own random subset of the source images, in batches of the test batch size."""
         source, size = self.context.source, self._shared("fisher_size")
@@ -157,11 +170,15 @@ class EATA(LockstepMethod):
             yield torch.from_numpy(pixels).to(self.device).permute(0, 1, 4, 2, 3)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ETASettings(EATASettings):
+    """Settings of ETA: EATA's with the anchor off."""
+
+    fisher_strength: float = setting(0.0, doc="β of the anti-forgetting term; 0, its default here, makes it ETA")
+
+
 class ETA(EATA):
     """EATA without the Fisher anchor."""
 
     name = "eta"
-
-    @classmethod
-    def defaults(cls, situation: Situation) -> Mapping[str, Any]:
-        return {**super().defaults(situation), "fisher_strength": 0.0}
+    Settings = ETASettings

@@ -7,7 +7,6 @@ whole batch, and a step on zero gradients, which momentum turns into drift, wher
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,9 +51,7 @@ class SAR(LockstepMethod):
 
     def __init__(self, context: MethodContext, settings: Sequence[SARSettings]) -> None:
         super().__init__(context, settings)
-        columns = context.class_columns
-        classes = context.network.num_classes if columns is None else len(columns)
-        self.entropy_margin = self.column("entropy_margin") * math.log(classes)
+        self.entropy_margin = self.column("entropy_margin") * context.log_classes
         self.radius = self.column("sharpness_radius")
         self.reset_constant = self.column("reset_constant").squeeze(1)
         self.decay = self.column("entropy_decay").squeeze(1)

@@ -81,8 +81,7 @@ class SENTRY(LockstepMethod):
         if self._shared("parameters") == "all":
             self.network = WholeNetworks(context)
             self.optimizer = RunSGD(self.network.theta, self._each("learning_rate"), self._each("momentum"))
-        columns = context.class_columns
-        self.num_classes = context.network.num_classes if columns is None else len(columns)
+        self.num_classes = context.num_classes
         self.information_weight = self.column("information_weight").squeeze(1)
         self.entropy_weight = self.column("entropy_weight").squeeze(1)
         self.magnitude = torch.tensor(self._each("magnitude"), dtype=torch.float64)

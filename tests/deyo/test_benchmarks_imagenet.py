@@ -139,8 +139,10 @@ def test_imagenet_r(small_imagenet, tmp_path, monkeypatch):
     assert images.labels.tolist() == [0, 0, 1]
     assert benchmark.class_columns.tolist() == [0, 2]
     assert benchmark.num_classes == 2
-    other = opened("imagenet-r", tmp_path, entropy_classes=200).images()
-    assert other.fingerprint == images.fingerprint
+    assert benchmark.entropy_classes == 1000
+    other = opened("imagenet-r", tmp_path, entropy_classes=200)
+    assert other.entropy_classes == 200
+    assert other.images().fingerprint == images.fingerprint
     (tmp_path / "data/n01/art_9.jpg").unlink()
     with pytest.raises(DataError, match="2 images, expected 3"):
         opened("imagenet-r", tmp_path).images()

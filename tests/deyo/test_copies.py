@@ -84,3 +84,21 @@ def test_the_filter_reads_the_copies_and_the_loss_the_image() -> None:
     method.step(pixels)
     assert torch.equal(method.report.passed_entropy, expected)
     assert not torch.equal(expected, method.report.entropy < 0.5 * np.log(10))
+
+
+def test_copies_count_as_forwards() -> None:
+    deyo, eta = settings_class("deyo"), settings_class("eta")
+    pixels = batches("network_gn")[0]
+    settings = [
+        deyo(learning_rate=0.01, transform="augmix", copies=3, entropy_copies=2),
+        deyo(learning_rate=0.01, entropy_copies=2),
+    ]
+    method = make("deyo", "network_gn", settings, seeds=(1, 2))
+    method.step(torch.cat([pixels, pixels]))
+    report, certain = method.report, method.report.passed_entropy.sum(1)
+    assert certain.min() > 0
+    assert report.forwards.tolist() == [12 * 3 + 3 * int(certain[0]), 12 * 3 + int(certain[1])]
+    for margin in (0.5, 0.0):  # also where nothing passes
+        method = make("eta", "network_gn", [eta(learning_rate=0.01, entropy_copies=2, entropy_margin=margin)])
+        method.step(pixels)
+        assert method.report.forwards.tolist() == [12 * 3]

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from parity_cases import network_for, rgb
 
-from deyo.methods import method_names, resolve_settings, settings_class, settings_from_json, settings_to_json
-from deyo.types import ConfigError, NetworkInfo
+from deyo.easy import build_method
+from deyo.methods import (
+    create_method,
+    method_names,
+    resolve_settings,
+    settings_class,
+    settings_from_json,
+    settings_to_json,
+)
+from deyo.types import ConfigError, MethodContext, NetworkInfo
 
 RESNET = NetworkInfo(name="resnet50-gn", family="resnet", norm="gn", num_classes=1000, image_size=224)
 VIT = NetworkInfo(name="vit-base-ln", family="vit", norm="ln", num_classes=1000, image_size=224)
@@ -89,7 +101,7 @@ def test_protocols_differ_where_text_and_code_do() -> None:
     }
     paper = resolve("deyo", protocol="paper")
     assert (paper.adapted, paper.loss_normalization, paper.plpd_statistics) == ("all", "batch", "batch")
-    assert resolve("eta").fisher_strength == 0
+    assert resolve("eta").fisher_strength == settings_class("eta")(learning_rate=0.1).fisher_strength == 0
     assert resolve("eata").fisher_strength == 2000
 
 
@@ -123,3 +135,52 @@ def test_settings_survive_json_and_every_field_is_documented(method: str) -> Non
     assert settings_from_json(method, settings_to_json(settings)) == settings
     for field in settings_class(method).__dataclass_fields__.values():
         assert field.metadata.get("doc"), f"{method}.{field.name}"
+
+
+@pytest.mark.parametrize("method", ["deyo", "sar", "sar-official", "eta", "eata"])
+@pytest.mark.parametrize(("columns", "given", "classes"), [(None, None, 10), ([1, 4, 7], None, 3), ([1, 4, 7], 10, 10)])
+def test_thresholds_are_fractions_of_ln_c(
+    method: str, columns: list[int] | None, given: int | None, classes: int
+) -> None:
+    """C is the number of logits in use, unless the benchmark says otherwise (ImageNet-R: 1,000; methods.md §3.4)."""
+    context = MethodContext(
+        network=network_for("network_gn")[0],
+        seeds=[0],
+        batch_size=4,
+        precision="float64",
+        class_columns=None if columns is None else np.array(columns),
+        entropy_classes=given,
+    )
+    made = create_method(method, context, [settings_class(method)(learning_rate=0.01, entropy_margin=0.4)])
+    assert made.entropy_margin.item() == pytest.approx(0.4 * math.log(classes))
+
+
+class Masked:
+    """A benchmark whose thresholds count more classes than its logits."""
+
+    name = "masked"
+    class_columns = np.array([1, 4, 7])
+    entropy_classes = 10
+
+
+def test_a_method_built_by_name_takes_the_benchmark_s_c() -> None:
+    method = build_method("deyo", network_for("network_gn")[0], benchmark=Masked(), precision="float64")
+    assert method.entropy_margin.item() == pytest.approx(0.5 * math.log(10))
+
+
+def test_eata_without_clean_images_is_refused_rather_than_run_without_its_anchor() -> None:
+    method = build_method("eata", network_for("network_gn")[0], batch_size=8)
+    with pytest.raises(ConfigError, match="fisher_strength is 2000, but there were no clean images"):
+        method.step(images(8))
+    assert build_method("eata", network_for("network_gn")[0], fisher_strength=0).step(images(8)).shape == (1, 8, 10)
+
+
+def images(count: int) -> Any:
+    return rgb(network_for("network_gn")[1][0][:count])
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_setting_stands_in_the_glossary(method: str) -> None:
+    glossary = (Path(__file__).parents[2] / "deyo" / "README.md").read_text().split("## Glossary")[1].split("\n## ")[0]
+    for name in settings_class(method).__dataclass_fields__:
+        assert f"`{name}`" in glossary, f"{method}.{name}"
