@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
@@ -53,20 +53,19 @@ class Segment:
 
 
 class GraphRunner:
-    """A method's runner that replays its stages as CUDA graphs. The shape of the first batch is the one captured."""
+    """A method's runner that replays its stages as CUDA graphs, captured at the first batch of full size."""
 
     def __init__(self, *, compile: bool) -> None:
         self.compile = compile
         self.pixels: Tensor | None = None
         self.segments: list[Segment] = []
-        self.plain_module: nn.Module | None = None
 
     def __call__(self, method: LockstepMethod, pixels: Tensor) -> None:
-        if self.pixels is None:
-            self._capture(method, pixels)
-        if pixels.shape != self.pixels.shape:
+        if pixels.shape[1] != method.context.batch_size:
             self._run_plainly(method, pixels)
             return
+        if self.pixels is None:
+            self._capture(method, pixels)
         self.pixels.copy_(pixels)
         for segment in self.segments:
             segment.graph.replay()
@@ -75,7 +74,7 @@ class GraphRunner:
                 break
 
     def _run_plainly(self, method: LockstepMethod, pixels: Tensor) -> None:
-        """An odd shape is not worth a compilation."""
+        """A short batch is not worth a compilation."""
         compiled, method.network.forward_module = method.network.forward_module, method.network.module
         try:
             run_stages(method, pixels)
@@ -169,8 +168,9 @@ def transplant(fresh: LockstepMethod, kept: LockstepMethod) -> None:
 
 
 def _shaping(settings: Sequence[Any]) -> tuple[Any, ...]:
-    """What of the settings decides which operations a step has: names, counts and switches of every run."""
-    return tuple(
-        tuple((f.name, getattr(s, f.name)) for f in dataclasses.fields(s) if not isinstance(getattr(s, f.name), float))
-        for s in settings
-    )
+    """What of the settings decides which operations a step has: names, counts and switches of every run.
+
+    Of numbers, whether they are 0, which may leave a term out (EATA's ``fisher_strength``); their values are tensors.
+    """
+    values = [[(f.name, getattr(s, f.name)) for f in dataclasses.fields(s)] for s in settings]
+    return tuple(tuple((name, bool(v) if isinstance(v, float) else v) for name, v in run) for run in values)

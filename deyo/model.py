@@ -91,19 +91,18 @@ class RunsNetwork(nn.Module):
         *,
         mask: Tensor | None = None,
         statistics: str = "batch",
-        prior: float = 0.0,
     ) -> Tensor:
         """Logits [R, B, C] of normalised x [R, B, 3, H, W].
 
         ``mask`` bool [R, B] restricts BatchNorm statistics to those samples of each run; a run without any uses
-        all of its samples (its output is then of no use, but finite). See ``NormState`` for the others.
+        all of its samples (its output is then of no use, but finite). See ``NormState`` for ``statistics``.
         """
         state = self.state
         if mask is not None and self.batch_norms:
             mask = mask | ~mask.any(dim=1, keepdim=True)
         else:
             mask = None
-        state.mask, state.statistics, state.prior = mask, statistics, prior
+        state.mask, state.statistics = mask, statistics
         flat = x.flatten(0, 1)
         if flat.is_cuda:
             flat = flat.contiguous(memory_format=torch.channels_last)

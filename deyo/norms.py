@@ -20,13 +20,11 @@ class NormState:
     runs: R. mask: bool [R, B] or None; BatchNorm statistics are taken over these samples only (equal, up to
     rounding, to a forward of that subset). statistics: "running" (the source's), "batch" (of this forward),
     "record" (as "batch", and kept) or "replay" (those kept by the last "record").
-    prior: weight of the running statistics in "batch" (MEMO: 16/17), 0 elsewhere.
     """
 
     runs: int = 1
     mask: Tensor | None = None
     statistics: str = "batch"
-    prior: float = 0.0
     recorded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
@@ -147,8 +145,8 @@ class RunBatchNorm(RunNorm):
     def _plain_batch_norm_suffices(self, x: Tensor, area: int) -> bool:
         state = self.state
         one_run = state.runs == 1 and state.mask is None and state.statistics == "batch"
-        plain = one_run and state.prior == 0.0 and x.shape[0] * area > 1
-        return plain and not torch.compiler.is_compiling()  # compiled, the one pass below is the faster
+        # Compiled, the one pass below is the faster.
+        return one_run and x.shape[0] * area > 1 and not torch.compiler.is_compiling()
 
     def _running(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()
@@ -174,17 +172,9 @@ class RunBatchNorm(RunNorm):
         offset = centred.sum(axes) / count
         var = (centred.square().sum(axes) / count - offset.square()).clamp(min=0)
         mean = origin + offset
-        return self._with_running(mean, var, values)
-
-    def _with_running(self, mean: Tensor, var: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        prior = self.state.prior
-        running_mean, running_var = self.running_mean.to(mean.dtype), self.running_var.to(var.dtype)
-        if prior:
-            mean = prior * running_mean + (1 - prior) * mean
-            var = prior * running_var + (1 - prior) * var
-        if self.smallest_map == 1:  # elsewhere a run always has two values or more
-            mean = torch.where(values > 1, mean, running_mean)
-            var = torch.where(values > 1, var, running_var)
+        if area == 1:  # elsewhere a run always has two values or more
+            mean = torch.where(values > 1, mean, origin)
+            var = torch.where(values > 1, var, self.running_var.to(var.dtype))
         return mean, var
 
     def _standardize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A captured method that goes on as another group's must be that group's method, to the last bit."""
+"""A captured method that goes on as another group's must be that group's method, to the last bit; what is captured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from parity_cases import network_for, rgb
 
-from deyo.fast import transplant
+from deyo.fast import GraphRunner, _shaping, transplant
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network
 
@@ -16,7 +16,10 @@ from deyo.types import MethodContext, Network
 def build(name: str, network: Network, seeds: list[int], **settings: Any) -> Any:
     context = MethodContext(network=network, seeds=seeds, batch_size=16, precision="float64")
     rate = {} if name == "bn-adapt" else {"learning_rate": 0.02}
-    return create_method(name, context, [settings_class(name)(**{**rate, **settings})] * len(seeds))
+    method = create_method(name, context, [settings_class(name)(**{**rate, **settings})] * len(seeds))
+    if name == "eata":
+        method.measure_fisher([rgb(batch).expand(len(seeds), -1, -1, -1, -1) for batch in network_for(network.name)[2]])
+    return method
 
 
 @pytest.mark.parametrize("network", ["network_bn", "network_gn", "network_ln"])
@@ -44,3 +47,24 @@ def test_a_transplanted_method_equals_a_fresh_one(name: str, other: dict[str, An
         assert torch.equal(kept.report.passed_both, expected.report.passed_both)
     for key, value in expected.state_dict().items():
         assert torch.equal(torch.nan_to_num(kept.state_dict()[key]), torch.nan_to_num(value)), key
+
+
+def test_settings_that_leave_a_term_out_are_captured_apart() -> None:
+    """EATA with a Fisher anchor cannot go on in graphs captured without one."""
+    eata = settings_class("eata")
+    strengths = {value: _shaping([eata(learning_rate=0.02, fisher_strength=value)]) for value in (0.0, 1.0, 2000.0)}
+    assert strengths[1.0] == strengths[2000.0] != strengths[0.0]
+    deyo = settings_class("deyo")
+    assert _shaping([deyo(learning_rate=0.02)]) == _shaping([deyo(learning_rate=0.01)])
+    assert _shaping([deyo(learning_rate=0.02)]) != _shaping([deyo(learning_rate=0.02, patches=2)])
+
+
+def test_a_short_batch_is_run_plainly_and_never_captured() -> None:
+    """A group that resumes at its short last batch must not leave graphs of that size behind."""
+    network = network_for("network_bn")[0]
+    pixels = rgb(network_for("network_bn")[1].reshape(-1, 32, 32)[:5])
+    method, plain = build("tent", network, [0]), build("tent", network, [0])
+    method.runner = GraphRunner(compile=False)
+    assert torch.equal(method.step(pixels), plain.step(pixels))
+    assert torch.equal(method.network.theta, plain.network.theta)
+    assert method.runner.pixels is None
