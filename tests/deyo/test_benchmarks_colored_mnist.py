@@ -71,7 +71,7 @@ def test_the_text_s_recipe_has_no_label_noise_and_green_zeros():
     assert made.red[(made.environment == 0) & (made.clean == 0)].mean() == pytest.approx(0.2, abs=0.02)
 
 
-def test_the_official_correlations():
+def test_the_official_correlations():  # golden check 14
     digits = np.random.default_rng(0).integers(0, 10, 60_000)
     agreement = colored.correlations(colored.color(digits, recipe="official", numpy_seed=2024))
     for environment, clean, noisy in (("train1", 0.65, 0.8), ("train2", 0.70, 0.9), ("test", 0.30, 0.1)):

@@ -25,7 +25,7 @@ def data() -> Path:
     return Path(named)
 
 
-def test_colored_mnist_s_correlations_and_colours(data, tmp_path):
+def test_colored_mnist_s_correlations_and_colours(data, tmp_path):  # golden check 14
     benchmark = open_benchmark("colored-mnist", root=data / "mnist", cache=tmp_path)
     realised = benchmark.correlations()
     print(realised)

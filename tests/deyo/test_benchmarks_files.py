@@ -49,6 +49,12 @@ def test_waterbirds(birds, tmp_path):
     assert cropped.fingerprint != test.fingerprint
 
 
+def test_the_published_group_counts_are_expected() -> None:  # golden check 14
+    counts = {"train": (3498, 184, 56, 1057), "val": (467, 466, 133, 133), "test": (2255, 2255, 642, 642)}
+    assert counts == waterbirds.Waterbirds.COUNTS
+    assert {split: sum(c) for split, c in counts.items()} == {"train": 4795, "val": 1199, "test": 5794}
+
+
 def test_waterbirds_refuses_wrong_metadata(birds, tmp_path):
     table = birds / "metadata.csv"
     good = table.read_text()

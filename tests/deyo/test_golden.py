@@ -1,4 +1,9 @@
-"""Golden checks of methods.md §7 that need no ImageNet: counts, transforms, PLPD, weights, returned logits."""
+"""Golden checks of methods.md §7 that need no ImageNet; each test of one says so: `grep -rn "golden check 7" tests`.
+
+Here: 1, 4, 5, 6, 8, 9, 10, 13. Elsewhere: 3 and 15 (test_streams.py), 7 (test_lockstep.py), 11 (test_memo.py),
+14 (test_benchmarks_files.py, test_benchmarks_colored_mnist.py, test_benchmarks_data.py), 16 (test_metrics.py).
+2 (anchors) and 12 (counts of selected samples) need ImageNet-C.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ def as_network(module: torch.nn.Module) -> Network:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_adapted_scalars(name: str) -> None:  # check 1
+def test_adapted_scalars(name: str) -> None:  # golden check 1
     module = build(name)
     for subset, expected in zip(("all", "lower"), COUNTS[name]):
         network = RunsNetwork(MethodContext(network=as_network(module), seeds=[0], batch_size=1), subset)
@@ -63,7 +68,7 @@ def test_an_unknown_subset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("size", "patches"), [(32, 2), (32, 4), (224, 4), (28, 4)])
-def test_patch_shuffle_keeps_each_channels_pixels(size: int, patches: int) -> None:  # check 4
+def test_patch_shuffle_keeps_each_channels_pixels(size: int, patches: int) -> None:  # golden check 4
     x = torch.randn(6, 3, size, size, generator=torch.Generator().manual_seed(0))
     order = draw("patch", torch.tensor([7]), 0, batch=6, size=size, patches=patches)
     shuffled = destroy(x, "patch", order[0], patches=patches)
@@ -115,7 +120,7 @@ def method_on(network: str, name: str, **settings: object) -> tuple[object, torc
 
 
 @pytest.mark.parametrize("network", ["network_gn", "network_ln"])
-def test_plpd_is_in_range_and_zero_for_the_identity(network: str) -> None:  # check 5
+def test_plpd_is_in_range_and_zero_for_the_identity(network: str) -> None:  # golden check 5
     method, pixels = method_on(network, "deyo", filter_entropy=False)
     method.step(pixels)
     plpd = method.report.plpd
@@ -127,7 +132,7 @@ def test_plpd_is_in_range_and_zero_for_the_identity(network: str) -> None:  # ch
     assert method.report.skipped.all()
 
 
-def test_weight_is_two_at_the_reference() -> None:  # check 6
+def test_weight_is_two_at_the_reference() -> None:  # golden check 6
     method, _ = method_on("network_gn", "deyo")
     own = torch.full((1, 1), 0.4 * math.log(10), dtype=torch.float64)
     torch.testing.assert_close(method._weights(own, torch.zeros_like(own)), torch.full_like(own, 2.0))
@@ -136,14 +141,14 @@ def test_weight_is_two_at_the_reference() -> None:  # check 6
 
 @pytest.mark.parametrize("name", ["tent", "eata", "sar", "sar-official", "deyo"])
 @pytest.mark.parametrize("network", ["network_bn", "network_gn", "network_ln"])
-def test_returned_logits_are_those_of_the_network_before_the_step(network: str, name: str) -> None:  # check 8
+def test_returned_logits_are_those_of_the_network_before_the_step(network: str, name: str) -> None:  # golden check 8
     method, pixels = method_on(network, name)
     method.step(pixels)
     plain = method.network(method.network.normalize(pixels)).detach()
     assert torch.equal(method.step(pixels), plain)
 
 
-def test_sam_restores_the_weights_exactly_at_learning_rate_zero() -> None:  # check 9
+def test_sam_restores_the_weights_exactly_at_learning_rate_zero() -> None:  # golden check 9
     method, pixels = method_on("network_gn", "sar", entropy_margin=0.9)
     method.optimizer.learning_rate.zero_()
     before = method.network.theta.clone()
@@ -152,7 +157,7 @@ def test_sam_restores_the_weights_exactly_at_learning_rate_zero() -> None:  # ch
     assert torch.equal(method.network.theta, before)
 
 
-def test_eata_first_batch_has_no_redundancy_filter() -> None:  # check 10
+def test_eata_first_batch_has_no_redundancy_filter() -> None:  # golden check 10
     method, pixels = method_on("network_gn", "eata", redundancy_margin=1e-9, fisher_strength=0.0, entropy_margin=0.9)
     method.step(pixels)
     assert torch.equal(method.report.passed_entropy, method.report.passed_both)
@@ -165,7 +170,7 @@ def test_eata_first_batch_has_no_redundancy_filter() -> None:  # check 10
 
 
 @pytest.mark.parametrize("network", ["network_bn", "network_gn", "network_ln"])
-def test_ablation_0000_is_tent_bit_for_bit(network: str) -> None:  # check 13
+def test_ablation_0000_is_tent_bit_for_bit(network: str) -> None:  # golden check 13
     off = dict.fromkeys(("filter_entropy", "filter_plpd", "weight_entropy", "weight_plpd"), False)
     deyo, pixels = method_on(network, "deyo", **off)
     tent, _ = method_on(network, "tent")

@@ -96,7 +96,9 @@ def test_other_methods_mix(network: str, name: str) -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["eata", "sar", "deyo"])
-def test_a_run_with_nothing_selected_does_not_move_while_its_neighbour_does(network: str, name: str) -> None:
+def test_a_run_with_nothing_selected_does_not_move_while_its_neighbour_does(  # golden check 7
+    network: str, name: str
+) -> None:
     cls = settings_class(name)
     novel = {"redundancy_margin": 2.0} if name == "eata" else {}
     settings = [cls(learning_rate=0.05, entropy_margin=0.9, **novel)] * 2

@@ -101,7 +101,7 @@ def test_agrees_with_the_published_loop(name: str, settings, together: int) -> N
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_source_weights_and_classes_stay_bit_by_bit(name: str) -> None:
+def test_source_weights_and_classes_stay_bit_by_bit(name: str) -> None:  # golden check 11
     network, stream, _ = network_for(name)
     own = {k: v.clone() for k, v in network.module.state_dict().items()}
     source_code = inspect.getsource(nn.BatchNorm2d.forward)

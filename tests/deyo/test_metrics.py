@@ -40,7 +40,7 @@ def make_record(step: int, label, prediction, *, group=None, domain=None, entrop
     )
 
 
-def test_three_averages_of_an_erm_profile() -> None:
+def test_three_averages_of_an_erm_profile() -> None:  # golden check 16
     """The example of methods.md §3.7 (99/77/65/91 % on Waterbirds' groups): the means differ by 13 points."""
     sizes, accuracy = (2255, 2255, 642, 642), (0.99, 0.77, 0.65, 0.91)
     metrics = RunMetrics(2, ("LL", "LS", "SL", "SS"), train_group_sizes=(3498, 184, 56, 1057))
