@@ -35,6 +35,7 @@ class Ledger:
         unit, before = self.units.at(run.run_id, naming.axes(run.config))
         member = Member(run_id=run.run_id, seed=before.seed, pretrain_seed=before.pretrain_seed)
         member.attempt, member.fold = attempt, CurveFold(dense=unit.density)
+        member.started_at = int(self._clock() * 1000)
         member.suspect = before.suspect or before.sent >= 0 or before.published
         member.floor = None if before.floor is None else max(before.floor, before.sent)
         unit.members[run.run_id] = member

@@ -35,6 +35,7 @@ class Member:
     points: list[Point] = field(default_factory=list)
     row: Mapping[str, Any] | None = None
     values: Mapping[str, float] = field(default_factory=dict)
+    started_at: int = 0
     finished_at: int = 0
     published: bool = False
 

@@ -200,8 +200,8 @@ def dataset(axes: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str] |
 
 
 def _start_time(unit: Unit) -> int:
-    """When the first member started, where its row says so (0: now)."""
-    starts = [millis((m.row or {}).get("started_at")) for m in unit.members.values()]
+    """When the first member started: by its row, or when that was heard of (0: now)."""
+    starts = [millis((m.row or {}).get("started_at")) or m.started_at for m in unit.members.values()]
     return min((s for s in starts if s), default=0)
 
 
