@@ -133,6 +133,7 @@ class Network:
 
     @property
     def name(self) -> str:
+        """The name that it was loaded by."""
         return self.info.name
 
 

@@ -27,6 +27,7 @@ class Efficiency:
 
     @property
     def images_per_second(self) -> float:
+        """Adapted images a second; decoding is not counted."""
         return self.images / self.seconds
 
 

@@ -30,6 +30,9 @@ CIFAR_GN = "cifar-resnet26-gn"
 
 @dataclass(frozen=True)
 class Architecture:
+    """What a name after the ``@`` stands for: ``build(num_classes)`` makes the module, the rest are its defaults
+    (``mean`` and ``std`` for pixels in [0, 1], ``image_size`` in pixels)."""
+
     build: Callable[[int], nn.Module]
     num_classes: int
     mean: Channels = IMAGENET_MEAN

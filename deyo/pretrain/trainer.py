@@ -65,6 +65,7 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
+        """The epoch that ``step`` lies in, from 0."""
         return self.step // self.steps_per_epoch
 
     def advance(self) -> None:

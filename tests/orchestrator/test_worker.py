@@ -93,6 +93,18 @@ def test_runs_side_by_side_give_the_numbers_of_runs_alone(state: WorkerState, ar
         assert alone["mean_entropy"] == pytest.approx(together[run.run_id]["mean_entropy"], rel=1e-5)
 
 
+def test_one_anchored_run_is_enough_to_bring_a_group_its_clean_images(state: WorkerState, artifacts: dict) -> None:
+    """EATA with and without its Fisher anchor side by side: the first run does not decide for the others."""
+    run = tiny_plan(methods="[eata]").runs[0]
+    strengths = {"without": 0.0, "with": 2000.0}
+    configs = {
+        name: replace(run.config, settings={**run.config.settings, "fisher_strength": value})
+        for name, value in strengths.items()
+    }
+    runs = tuple(replace(run, run_id=name, config=config) for name, config in configs.items())
+    assert set(finished(list(execute(group(runs, artifacts), state)))) == set(strengths)
+
+
 def test_a_run_resumed_from_a_checkpoint_gives_the_numbers_of_an_undisturbed_one(
     state: WorkerState, artifacts: dict
 ) -> None:
