@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from deyo.benchmarks import colored
-from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, require_root, resolve_options
-from deyo.benchmarks.sources import ArraySource
-from deyo.cache import Recipe
-from deyo.types import DataError, ImageSet
+from deyo.benchmarks.colored_base import ColoredBenchmark, describe_colored
+from deyo.benchmarks.info import BenchmarkInfo, require_root
+from deyo.types import DataError
 
 LAYOUT = "train-images-idx3-ubyte and train-labels-idx1-ubyte (or .gz), in it or in MNIST/raw"
 
 
-class ColoredMNIST(BaseBenchmark):
+class ColoredMNIST(ColoredBenchmark):
     """20,000 images in each environment, 28x28; the test set is the last third of MNIST's training file.
 
     Options: ``recipe`` ("official", bit for bit the authors' set for the same ``numpy_seed``; or "paper").
@@ -31,61 +28,19 @@ class ColoredMNIST(BaseBenchmark):
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        return BenchmarkInfo(
-            name="colored-mnist",
-            num_classes=2,
-            image_size=28,
-            group_names=colored.GROUP_NAMES,
-            scenarios=GROUP_SCENARIOS,
-            options=resolve_options(
-                "colored-mnist",
-                options,
-                {"recipe": "official", "numpy_seed": 2024},
-                {"recipe": colored.RECIPES},
-            ),
-        )
+        return describe_colored("colored-mnist", **options)
 
-    @property
-    def train_group_sizes(self) -> tuple[int, ...]:
-        """Training images of each group, the weights of the adjusted average."""
-        return tuple(np.bincount(self.train_images().groups, minlength=4).tolist())
-
-    def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
-        return self._environments("test", [2])
-
-    def train_images(self) -> ImageSet:
-        """Both training environments, one after the other."""
-        return self._open(self._environments("train", [0, 1]))
-
-    def source_images(self) -> ImageSet:
-        """The training images (EATA's Fisher matrix on biased sets)."""
-        return self.train_images()
-
-    def correlations(self) -> dict[str, dict[str, float]]:
-        """The realised correlations of colour and label in each environment (``colored.correlations``)."""
-        return colored.correlations(self._coloring(self._labels()))
-
-    def _coloring(self, digits: np.ndarray) -> colored.Coloring:
-        return colored.color(digits, **self.info.options)
-
-    def _labels(self) -> np.ndarray:
+    def labels_of_digits(self) -> np.ndarray:
         digits = _read_idx(_find(self._root(), "train-labels-idx1-ubyte"), 1, self.IMAGES)
         if digits.max(initial=0) > 9:
             raise DataError(f"{self.name}: labels go up to {digits.max()}, expected digits 0 to 9")
         return digits.astype(np.int64)
 
+    def scans(self) -> np.ndarray:
+        return _read_idx(_find(self._root(), "train-images-idx3-ubyte"), 3, self.IMAGES)
+
     def _root(self) -> Path:
         return require_root(self.name, self.root, LAYOUT)
-
-    def _environments(self, part: str, numbers: list[int]) -> Recipe:
-        def open_source() -> ArraySource:
-            gray = _read_idx(_find(self._root(), "train-images-idx3-ubyte"), 3, self.IMAGES)
-            coloring = self._coloring(self._labels())
-            here = np.isin(coloring.environment, numbers)
-            pixels = colored.paint(gray[here], coloring.red[here])
-            return ArraySource(pixels, coloring.target[here], coloring.groups[here])
-
-        return self._recipe(part, open_source)
 
 
 def _find(root: Path, name: str) -> Path:

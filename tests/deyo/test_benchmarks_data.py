@@ -34,7 +34,7 @@ def test_colored_mnist_s_correlations_and_colours(data, tmp_path):  # golden che
         assert realised[environment]["clean"] == pytest.approx(clean, abs=0.01)
         assert realised[environment]["noisy"] == pytest.approx(noisy, abs=0.01)
     test = benchmark.images()
-    digits = benchmark._labels()
+    digits = benchmark.labels_of_digits()
     assert (digits < 5).mean() == pytest.approx(0.51, abs=0.005)
     assert np.array_equal(test.labels, digits[40_000:] >= 5)
     # The authors' loop for numpy seed 2024, drawn image by image.

@@ -116,6 +116,8 @@ def test_draws_do_not_depend_on_neighbouring_runs_or_on_the_device(kind: str) ->
 def method_on(network: str, name: str, **settings: object) -> tuple[object, torch.Tensor]:
     context = MethodContext(network=network_for(network)[0], seeds=[0], batch_size=32, precision="float64")
     method = create_method(name, context, [settings_class(name)(learning_rate=0.01, **settings)])
+    if name == "eata":
+        method.measure_fisher([rgb(batch) for batch in network_for(network)[2]])
     return method, rgb(network_for(network)[1][0])
 
 
