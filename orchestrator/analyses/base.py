@@ -18,7 +18,8 @@ from orchestrator.types import RunConfig
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """What an analysis looks at: the images of the run's stream in its order (``index``: their numbers in the whole
-    set), and the network as it was pretrained. Both are None for analyses that need neither.
+    set), and the network as it was pretrained. Both are None for analyses that need neither. ``entropy_classes`` is
+    the C of thresholds where it is not the number of logits (ImageNet-R).
     """
 
     config: RunConfig
@@ -29,6 +30,7 @@ class Subject:
     network: Network | None = None
     group_names: tuple[str, ...] = ()
     class_columns: np.ndarray | None = None
+    entropy_classes: int | None = None
 
     @property
     def pictures(self) -> ImageSet:

@@ -118,6 +118,7 @@ def _subject(task: GroupTask, run: PlannedRun, state: WorkerState) -> tuple[Subj
         network=network,
         group_names=tuple(benchmark.group_names),
         class_columns=benchmark.class_columns,
+        entropy_classes=getattr(benchmark, "entropy_classes", None),
     )
     return subject, columns, images.domain_names
 

@@ -58,7 +58,7 @@ class Score:
             precision=subject.config.precision,
             class_columns=subject.class_columns,
         )
-        certain = scores.entropy < asked.entropy_margin * math.log(scores.num_classes)
+        certain = scores.entropy < asked.entropy_margin * math.log(subject.entropy_classes or scores.num_classes)
         views = asked.copies if asked.transform == "augmix" else 1
         return Findings(
             scores=scores,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 POINTS = 200
 LINES = 10
 """Curves in one panel; the best-ordering scores are kept."""
+TITLE = 56
+"""Letters of one line of a title."""
 LONG = 28
 """Letters of a legend's entry from which on entries stand below each other."""
 
@@ -173,7 +176,7 @@ def _area_panel(accuracy: np.ndarray, share: np.ndarray, title: str) -> Plot:
     axes.bar(np.arange(4) + 0.2, 100 * share, 0.38, color="#E69F00", hatch="//", edgecolor="white", label="share (%)")
     kinds = ["high H\nlow PLPD", "high H\nhigh PLPD", "low H\nlow PLPD", "low H\nhigh PLPD"]
     axes.set_xticks(range(4), [f"Area {i + 1}\n{k}" for i, k in enumerate(kinds)])
-    axes.set_title(title)
+    axes.set_title(textwrap.fill(title, TITLE))
     legend(axes, ["accuracy (%)", "share (%)"])
     caption = f"{title}: accuracy and share of the four areas of entropy (H) and PLPD; DeYO adapts on Area 4."
     return Plot(name=slug("areas", title), title=title, caption=caption, figure=figure)
