@@ -82,7 +82,7 @@ def test_scores_in_the_store_are_the_functions_own(root, data):
 
 
 def test_the_aurc_layout_shows_both_batchnorm_modes(root, data):
-    (table,) = make_tables(data[0].where(lambda e: e.axes["method"] == "score"), Request())
+    table, each = make_tables(data[0].where(lambda e: e.axes["method"] == "score"), Request())
     titles = [row.title for row in table.rows]
     assert titles == [
         f"{score} ({mode} statistics)"
@@ -97,6 +97,11 @@ def test_the_aurc_layout_shows_both_batchnorm_modes(root, data):
     (curve,) = risk_curves(scores, group=scores.worst_group(), names=["patch"])
     shown = table.cells[titles.index("Patch PLPD (running statistics)")][0]
     assert shown.summary.mean == pytest.approx(100 * curve.aurc, abs=0.2)
+    row = each.cells[titles.index("Patch PLPD (running statistics)")]
+    assert [c.title for c in each.columns] == ["0-green", "0-red", "1-green", "1-red", "all"]
+    for cell, group in zip(row, [0, 1, 2, 3, None]):
+        (curve,) = risk_curves(scores, group=group, names=["patch"])
+        assert cell.summary.mean == pytest.approx(100 * curve.aurc, abs=0.2)
 
 
 def test_scores_stand_beside_the_papers_table_14(tmp_path):
@@ -108,7 +113,7 @@ def test_scores_stand_beside_the_papers_table_14(tmp_path):
         for t in kinds
     ]
     write_store(tmp_path, "t14", configs, lambda run: biased_row(run, (0.9, 0.5)), steps=4, with_samples=True)
-    (table,) = compared(load("t14", str(tmp_path))[0], Request(layout="aurc"), paper=True)
+    table, _ = compared(load("t14", str(tmp_path))[0], Request(layout="aurc"), paper=True)
     paper = [(row.key["confidence"], cells[0].summary.mean) for row, cells in zip(table.rows, table.cells)]
     values = dict(found for found, row in zip(paper, table.rows) if row.kind == "paper")
     assert values == {"entropy": 56.30, "augmix": 35.58, "pixel": 20.71, "patch": 14.75, "occlusion": 13.77}

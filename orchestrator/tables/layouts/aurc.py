@@ -113,7 +113,7 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
         group = worst_group(members)
         groups.append("all samples" if group is None else f"group {group}, the worst of {benchmark}")
         section = f"{benchmark}, {model}" if len(sections) > 1 else ""
-        for (confidence, label), same in _by_row(members).items():
+        for (confidence, label), same in in_order(members).items():
             title = f"{TITLES.get(confidence, confidence)} ({names.title('label', label)})"
             rows.append(Row(title=title, section=section, key={"confidence": confidence, "label": label}))
             cells.append(_cells(same, group, options.pivot.ddof))
@@ -133,7 +133,14 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
         cells=tuple(cells),
         ddof=options.pivot.ddof,
     )
-    expected = max(len({s.entry.replicate for s in same}) for same in _by_row(found).values())
+    from orchestrator.tables.layouts.aurc_groups import by_group
+
+    each = [
+        table
+        for (benchmark, model), members in sections.items()
+        for table in by_group(members, f"{data.sweep}: {benchmark}, {model}", options.pivot.ddof)
+    ]
+    expected = max(len({s.entry.replicate for s in same}) for same in in_order(found).values())
     return [
         mark_best(table).with_notes(
             "Samples sorted by confidence, ties in stream order; AURC is the mean risk over all coverages, E-AURC "
@@ -142,7 +149,8 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
             _adapting([s.entry for s in found]),
             spread_note(data, options.pivot.ddof, expected),
             *caption([s.entry for s in found]),
-        )
+        ),
+        *each,
     ]
 
 
@@ -151,7 +159,7 @@ def _adapting(entries: Sequence[Entry]) -> str:
     return f"Scored while adapting, not before: {', '.join(labels)}." if labels else ""
 
 
-def _by_row(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
+def in_order(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
     """``grouped``, in the order of ``TITLES``."""
     order = list(TITLES)
     return grouped(sorted(members, key=lambda s: order.index(s.confidence) if s.confidence in order else len(order)))
