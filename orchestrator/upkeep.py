@@ -56,7 +56,7 @@ class Upkeep:
         self.tally.slots = s.slots
         self.tally.images_per_second = self.throughput.rate(now)
         self.tally.estimate(now)
-        self.executor.want(s.pending + s.pretraining + len(self.flights))
+        self.executor.want(s.pending + s.waiting + s.pretraining + len(self.flights))
         self.progress.update(self.tally)
 
     def _time_out(self, now: float) -> None:

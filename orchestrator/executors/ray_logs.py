@@ -27,7 +27,7 @@ class WorkerOutput:
         except ImportError:
             self._dispatcher = None
             return
-        _print_worker_logs(False)
+        _keep_quiet()
         self._dispatcher = global_worker_stdstream_dispatcher
         self._dispatcher.remove_handler("ray_print_logs")
         self._dispatcher.add_handler(_NAME, self._receive)
@@ -49,15 +49,15 @@ class WorkerOutput:
     def close(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.remove_handler(_NAME)
-            _print_worker_logs(True)
 
     def _receive(self, data: dict[str, Any]) -> None:
         with self._lock:
             self._lines[str(data.get("ip", "")), str(data.get("pid", ""))].extend(data.get("lines", ()))
 
 
-def _print_worker_logs(on: bool) -> None:
+def _keep_quiet() -> None:
+    """Ray prints nothing of workers from now on, also not what is still on its way when the sweep is over."""
     from ray._private import worker
 
     if hasattr(worker, "_worker_logs_enabled"):
-        worker._worker_logs_enabled = on
+        worker._worker_logs_enabled = False

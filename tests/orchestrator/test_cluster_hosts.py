@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("hosts.sh")
 ADDRESS = "10.78.0.1:6379"
-RUNS = 24
+RUNS = 60
 NUMBERS = ("accuracy", "mean_entropy", "forwards", "images", "stream_digest", "weights_sha256", "data_fingerprint")
 
 
@@ -103,7 +103,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("c")
-    methods = json.dumps([{"name": "trouble", "settings": {"action": "none", "seconds": 0.3}}])
+    methods = json.dumps([{"name": "trouble", "settings": {"action": "none", "seconds": 0.5}}])
     spec = write_spec(folder, methods=methods, seeds=list(range(RUNS)))
     spec.write_text(spec.read_text().replace("mlflow: false", "mlflow: true"))
     made = Hosts(folder, spec)
