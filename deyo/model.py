@@ -49,7 +49,7 @@ class RunsNetwork(nn.Module):
     Parameters ``adapted``: "all", "lower" (methods.md §1.0), or None (nothing is adapted).
 
     ``theta`` [R, P] holds the adapted values; ``parameters_adapted`` are its views in layer order (weight, bias
-    of each). Raises ConfigError if the subset is empty.
+    of each). Raises ConfigError if the subset is empty, or a norm layer is of a kind that has no run axis.
     """
 
     def __init__(self, context: MethodContext, adapted: str | None) -> None:

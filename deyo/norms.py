@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deyo.types import ConfigError
+
 
 @dataclass
 class NormState:
@@ -96,7 +98,9 @@ class RunLayerNorm(RunNorm):
         super().__init__(source, name, state)
         self.normalized_shape = source.normalized_shape
         if len(self.normalized_shape) != 1:
-            raise ValueError(f"{name}: LayerNorm over {len(self.normalized_shape)} axes is not supported")
+            raise ConfigError(
+                f"layer {name!r} is a LayerNorm over {len(self.normalized_shape)} axes; methods adapt those over one"
+            )
 
     def normalize(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()
@@ -122,6 +126,10 @@ class RunBatchNorm(RunNorm):
 
     def __init__(self, source: nn.BatchNorm2d, name: str, state: NormState) -> None:
         super().__init__(source, name, state)
+        if source.running_mean is None:
+            raise ConfigError(
+                f"layer {name!r} is a BatchNorm without running statistics; methods need those of the source"
+            )
         self.register_buffer("running_mean", source.running_mean.detach().clone())
         self.register_buffer("running_var", source.running_var.detach().clone())
         self.smallest_map = 0

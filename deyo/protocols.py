@@ -2,7 +2,8 @@
 
 Two protocols (methods.md §1.0, §2.2, §2.3): ``official`` is what the authors' code does, ``paper`` what the
 text says. They differ in: the learning rate at batch size 1 (D3) and on biased sets (D2), the adapted subset
-(D4), SAR's constants (D5), DeYO's loss normalisation (D1) and BatchNorm statistics of x' (D7).
+(D4), SAR's constants (D5), DeYO's loss normalisation (D1) and BatchNorm statistics of x' (D7). Both filter by
+strict inequalities (D6): the paper's equation does, its algorithm differs only for entropies equal to τ.
 """
 
 from __future__ import annotations

@@ -67,6 +67,19 @@ def test_an_unknown_subset_is_refused() -> None:
         norm_names(torch.nn.Linear(2, 2), "upper")
 
 
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (torch.nn.BatchNorm2d(3, track_running_stats=False), "BatchNorm without running statistics"),
+        (torch.nn.LayerNorm((3, 8)), "LayerNorm over 2 axes"),
+    ],
+)
+def test_norm_layers_without_a_run_axis_are_named(layer: torch.nn.Module, words: str) -> None:
+    context = MethodContext(network=as_network(torch.nn.Sequential(layer)), seeds=[0], batch_size=1)
+    with pytest.raises(ConfigError, match=f"layer '0' is a {words}"):
+        RunsNetwork(context, "all")
+
+
 @pytest.mark.parametrize(("size", "patches"), [(32, 2), (32, 4), (224, 4), (28, 4)])
 def test_patch_shuffle_keeps_each_channels_pixels(size: int, patches: int) -> None:  # golden check 4
     x = torch.randn(6, 3, size, size, generator=torch.Generator().manual_seed(0))

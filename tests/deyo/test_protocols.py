@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from parity_cases import network_for, rgb
 
 from deyo.easy import build_method
@@ -184,3 +185,19 @@ def test_every_setting_stands_in_the_glossary(method: str) -> None:
     glossary = (Path(__file__).parents[2] / "deyo" / "README.md").read_text().split("## Glossary")[1].split("\n## ")[0]
     for name in settings_class(method).__dataclass_fields__:
         assert f"`{name}`" in glossary, f"{method}.{name}"
+
+
+def test_filters_are_strict() -> None:  # D6
+    """An entropy equal to τ_Ent and a PLPD equal to τ_PLPD are not selected, under either protocol."""
+    for protocol in ("official", "paper"):
+        method = build_method("deyo", network_for("network_gn")[0], protocol=protocol, precision="float64")
+        method.step(images(8))
+        entropy = method.report.entropy
+        method.reset()
+        method.entropy_margin = entropy.max().view(1, 1)
+        method.plpd_threshold = torch.zeros_like(method.plpd_threshold)
+        method.draw_indices = lambda kind, patches, batch, size: torch.arange(patches**2).expand(1, batch, -1)
+        method.step(images(8))
+        assert torch.equal(method.report.passed_entropy, entropy < entropy.max())
+        assert (method.report.plpd[method.report.passed_entropy] == 0).all()  # x' is x
+        assert not method.report.passed_both.any()
