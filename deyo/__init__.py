@@ -3,7 +3,7 @@
 >>> import deyo
 >>> benchmark = deyo.open_benchmark("digits-c")
 >>> network = deyo.load_network("small-resnet-bn", benchmark=benchmark)
->>> stream = deyo.make_stream("mild", benchmark.images("contrast", 5), seed=0, batch_size=64)
+>>> stream = deyo.make_stream("mild", benchmark.images("contrast", 3), seed=0, batch_size=64)
 >>> method = deyo.build_method("deyo", network, benchmark=benchmark, seed=0)
 >>> for record in deyo.adapt(method, stream):
 ...     print(record.step, record.correct.mean())
