@@ -75,6 +75,7 @@ def run_spec(
         if not plan.todo:
             done = sum(run.status is RunStatus.DONE for run in plan.runs)
             failed = sum(run.status is RunStatus.FAILED for run in plan.runs)
+            _publish_end(spec, plan, results, progress)
             return _noted(spec, store, _nothing_to_do(plan.sweep, total=len(plan.runs), done=done, failed=failed))
         _refuse_failed(planned.checks)
         progress.note(f"{plan.sweep}: {len(plan.runs)} runs, {len(plan.todo)} to run; results in {store.root}")
@@ -100,6 +101,23 @@ def run_spec(
         finally:
             store.close()
             tracker.close()
+            if behind := tracker.degraded():
+                progress.note(f"{plan.sweep}: {behind}")
+
+
+def _publish_end(spec: SweepSpec, plan: Plan, results: str, progress: Progress) -> None:
+    """Let tracking finish a sweep whose driver died just before its end; it does nothing where nothing is missing."""
+    from orchestrator.tracking import TrackingOptions, make_tracker
+
+    resolved = resolved_spec(spec)
+    tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved.get("mlflow")))
+    try:
+        tracker.sweep_started(plan.sweep, plan, resolved)
+        tracker.sweep_finished("FINISHED")
+    finally:
+        tracker.close()
+    if behind := tracker.degraded():
+        progress.note(f"{plan.sweep}: {behind}")
 
 
 def _keep(spec: SweepSpec, plan: Plan, store: ParquetStore) -> None:
