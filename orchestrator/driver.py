@@ -35,6 +35,7 @@ from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.pool import Job
 from orchestrator.progress import Progress, SilentProgress, Tally
 from orchestrator.scheduler import Assignment, Scheduler
+from orchestrator.shelf import Shelf
 from orchestrator.store.errors import StoreError
 from orchestrator.types import (
     Artifact,
@@ -85,6 +86,7 @@ class Driver:
     durations: Durations = field(default_factory=Durations)
     lockstep: Callable[[str], bool] = lockstep_of
     cache: Path | None = None
+    shelf: Shelf | None = None
 
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
@@ -93,6 +95,7 @@ class Driver:
         self.flights: dict[str, Flight] = {}
         self.by_slot: dict[str, str] = {}
         self.artifacts: dict[str, Artifact] = {}
+        self.starting_points: dict[str, PlannedRun] = {}
         self.committed = 0
         self.message = ""
         self._stop: SweepStatus | None = None
@@ -143,14 +146,15 @@ class Driver:
         done = [r for r in self.plan.runs if r.status is RunStatus.DONE]
         self.tally.done = len(done)
         self.tally.failed = sum(r.status is RunStatus.FAILED for r in self.plan.runs)
-        needed: set[str] = set()
         for run in self.plan.todo:
             job = self._job(run)
             self.tally.cost_left += job.cost
-            if job.needs and job.needs not in needed:
-                needed.add(job.needs)
-                self._pretrain(job)
+            if job.needs and job.needs not in self.starting_points:
+                self.starting_points[job.needs] = run
+                self._provide(job)
             self.scheduler.add(job)
+        for key in self.artifacts:
+            self.scheduler.ready(key)
         self.progress.update(self.tally)
 
     def _job(self, run: PlannedRun) -> Job:
@@ -167,8 +171,13 @@ class Driver:
             needs=pretrain_key(config) if config.pretrain_seed is not None else "",
         )
 
-    def _pretrain(self, job: Job) -> None:
+    def _provide(self, job: Job) -> None:
+        """The checkpoint that ``job`` starts from: the one that the sweep began with, else a new one."""
         config = job.run.config
+        kept = self.shelf.get(job.needs, job.run.stamps) if self.shelf else None
+        if kept is not None:
+            self.artifacts[job.needs] = kept
+            return
         task = PretrainTask(
             task_id=self._task_id(),
             key=job.needs,
@@ -251,6 +260,8 @@ class Driver:
 
     def _message(self, flight: Flight, message: Message) -> None:
         if isinstance(message, Artifact):
+            if self.shelf is not None:
+                self.shelf.put(message, self.starting_points[message.key].stamps)
             self.artifacts[message.key] = keep_artifact(message, self.cache)
             self.scheduler.ready(message.key)
             return
@@ -365,7 +376,7 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run what ``plan`` has to do and return how it went; Ctrl-C and SIGTERM end it in order.
 
-    ``parts`` are further fields of ``Driver`` (``memory``, ``durations``, ``lockstep``, ``cache``).
+    ``parts`` are further fields of ``Driver`` (``memory``, ``durations``, ``lockstep``, ``cache``, ``shelf``).
     """
     from orchestrator.signals import stopping
 

@@ -21,6 +21,7 @@ from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.planning import plan_apart, plan_here, unchanged
 from orchestrator.progress import Progress, SilentProgress
 from orchestrator.reuse import take_over
+from orchestrator.shelf import Shelf
 from orchestrator.spec import resolved_spec
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.store import ParquetStore
@@ -95,14 +96,15 @@ def run_spec(
                     memory=MemoryModel(path=cache / "memory.json"),
                     durations=Durations(_recorded_speeds(results, spec.name)),
                     cache=cache,
+                    shelf=Shelf(store.tree, cache),
                     lockstep=planned.lockstep.__getitem__,
                 )
-            return _noted(spec, store, outcome)
         finally:
             store.close()
             tracker.close()
             if behind := tracker.degraded():
                 progress.note(f"{plan.sweep}: {behind}")
+        return outcome if behind else _noted(spec, store, outcome)
 
 
 def _publish_end(spec: SweepSpec, plan: Plan, results: str, progress: Progress) -> None:

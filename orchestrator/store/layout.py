@@ -14,6 +14,8 @@
     tmp/                            files being written; they get their final name when they are whole
     writer.lock                     held while compacting
     driver.json  driver.lock        who runs the sweep (``orchestrator.session``)
+    finished.json                   what a sweep depended on whose runs are all done (``orchestrator.finished``)
+    pretrained/                     checkpoints that the sweep's runs start from (``orchestrator.shelf``)
 
 ``tables/<grain>`` holds whole Parquet files only, so any Parquet reader may be pointed at the folder.
 """
@@ -31,7 +33,8 @@ RUNNING = "running.json"
 MANIFEST = "tables/manifest.json"
 AGGREGATES = "tables/aggregates/aggregates.parquet"
 LOCK = "writer.lock"
-DRIVER_FILES = frozenset({"driver.json", "driver.lock"})
+DRIVER_FILES = frozenset({"driver.json", "driver.lock", "finished.json"})
+PRETRAINED = "pretrained"
 TEMPORARY = "tmp"
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")

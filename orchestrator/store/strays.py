@@ -56,6 +56,7 @@ class _Judge:
             "failures": self._failure,
             "checkpoints": self._checkpoint,
             "attempts": self._attempt,
+            layout.PRETRAINED: _pretrained,
             layout.TEMPORARY: _temporary,
         }
         return folders.get(entry.path.partition("/")[0], _stray)(entry)
@@ -131,6 +132,10 @@ def _stray(entry: Entry) -> Finding:
     if entry.path.startswith("tables/"):
         note = "not in the manifest: deyo-sweep does not read it, but a plain read of the folder would"
     return Finding(kind=STRAY, path=entry.path, note=note)
+
+
+def _pretrained(entry: Entry) -> Finding | None:
+    return None if entry.path.endswith(".safetensors") and entry.size else _stray(entry)
 
 
 def _temporary(entry: Entry) -> Finding | None:

@@ -282,3 +282,22 @@ def test_a_late_success_of_another_attempt_is_superseded() -> None:
 def test_an_empty_plan_ends_at_once(count: int) -> None:
     runs = [planned(n, RunStatus.DONE) for n in range(count)]
     assert make_driver(runs, ScriptedExecutor()).run().exit_code == 0
+
+
+def test_a_sweep_that_goes_on_starts_from_the_checkpoints_that_it_began_with(tmp_path: Path) -> None:
+    from orchestrator.shelf import Shelf
+    from orchestrator.store.local_tree import LocalTree
+
+    shelf = Shelf(LocalTree(str(tmp_path / "sweep")), tmp_path / "cache")
+    first = make_driver([planned(0, pretrain_seed=0)], ScriptedExecutor())
+    first.shelf, first.cache = shelf, tmp_path / "cache"
+    assert first.run().committed == 1
+    elsewhere = Shelf(shelf.tree, tmp_path / "another host")
+    executor = ScriptedExecutor()
+    second = make_driver([planned(1, pretrain_seed=0)], executor)
+    second.shelf, second.cache = elsewhere, tmp_path / "another host"
+    assert second.run().committed == 1
+    assert not [t for t, _ in executor.tasks if isinstance(t, PretrainTask)]
+    (artifact,) = executor.tasks[0][0].artifacts.values()
+    assert Path(artifact.path).read_bytes() == b"weights"
+    assert "another host" in artifact.path
