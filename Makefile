@@ -11,7 +11,8 @@ quickstart: $(VENV)/.installed
 	$(BIN)/deyo-sweep run experiments/quickstart.yaml
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow and not cluster and not browser and not postgres and not data"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+	  -m "not slow and not cluster and not browser and not postgres and not data"
 
 # Several hosts, a browser, PostgreSQL, chaos, every spec in its reduced form, real data (DEYO_TEST_DATA).
 test-slow: $(VENV)/.installed-test
