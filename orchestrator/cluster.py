@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deyo.types import ConfigError
 from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
 from orchestrator.provenance import code_environment
 
@@ -68,12 +69,11 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
 
 @contextlib.contextmanager
 def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[Connection]:
-    """A cluster that is there already, at ``HOST:PORT`` or "auto" (inside a Ray Job).
+    """A cluster that is there already, at ``HOST:PORT``.
 
     Raises ``ClusterError`` within seconds where it cannot be used: nothing answers, a token is missing or
     wrong, versions differ, or it takes commands from anyone on the network.
     """
-    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     check_cluster(address, allow_insecure=allow_insecure)
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
     import ray
@@ -89,6 +89,13 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
         yield Connection(address=address, local=False)
     finally:
         ray.shutdown()
+
+
+def address_of_job() -> str:
+    """What ``--address auto`` means: the cluster whose Ray Job this process is. ``ConfigError`` if it is none."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
+    raise ConfigError("--address auto is for drivers of Ray Jobs, where RAY_ADDRESS is set; write HOST:6379")
 
 
 def check_cluster(address: str, *, allow_insecure: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
 import time
@@ -86,6 +87,9 @@ def client(address: str, *, allow_insecure: bool = False) -> Any:
         _refuse_open(address)
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
     from ray.job_submission import JobSubmissionClient
+
+    for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
     reread_authentication()
     return JobSubmissionClient(address)

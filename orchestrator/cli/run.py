@@ -69,6 +69,10 @@ def place(address: str | None, allow_insecure: bool, in_process: bool = False) -
 
     if address and address.startswith(("http://", "https://")):
         raise ConfigError(f"{address} is a dashboard: use `deyo-sweep submit SPEC --address {address}`, or HOST:6379")
+    if address == "auto":
+        from orchestrator.cluster import address_of_job
+
+        address = address_of_job()
     if address and in_process:
         raise ConfigError("--in-process runs without a cluster: leave --address out")
     return Place(address=address, in_process=in_process, allow_insecure=allow_insecure)

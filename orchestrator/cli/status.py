@@ -26,15 +26,21 @@ def status(
 
     With --address http://HOST:8265 the state of the sweep's Ray Job is shown as well.
     """
+    from deyo.types import ConfigError
+    from orchestrator.cli.watch import sweep_without_results
     from orchestrator.monitor import standing
 
-    name = options.sweep_name(sweep, results, overrides, smoke=smoke)
-    found = standing(results, name)
-    job = _job(address, name) if address else None
+    job = _job(address, sweep_without_results(sweep)) if address else None
+    try:
+        found = standing(results, options.sweep_name(sweep, results, overrides, smoke=smoke))
+    except ConfigError:
+        if job is None:
+            raise
+        found = None  # its results are on another machine, or not begun
     if as_json:
-        typer.echo(json.dumps({**found.as_json(), "job": job}, indent=1))
+        typer.echo(json.dumps({**(found.as_json() if found else {}), "job": job}, indent=1))
         return
-    for line in found.lines():
+    for line in found.lines() if found else ():
         typer.echo(line)
     if job:
         typer.echo(f"job: {job}")
