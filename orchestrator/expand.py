@@ -16,7 +16,7 @@ from orchestrator.specfile import Document, Key
 from orchestrator.specmodel import Grid, SweepSpec
 from orchestrator.suggest import suggest
 from orchestrator.types import RunConfig
-from orchestrator.variants import check_axes, choices, product_of, resolve, settings_of, variants_of
+from orchestrator.variants import Variant, check_axes, choices, product_of, resolve, settings_of, variants_of
 
 MAX_RUNS = 250_000
 SPANNING = ("mixed", "continual")
@@ -84,6 +84,7 @@ def _grid_runs(spec: SweepSpec, grid: Grid, key: Key, catalog: Catalog) -> Itera
     for v in {v.method: v for v in variants}.values():
         with _located(spec.document, v.key):
             catalog.check_method(v.method)
+    _check_labels(variants, spec.document)
     for place in _places(grid, key, catalog, spec.document):
         for (m, model), protocol, precision, variant in itertools.product(
             enumerate(grid.models), grid.protocol or spec.protocol, grid.precision or spec.precision, variants
@@ -130,6 +131,19 @@ def _grid_runs(spec: SweepSpec, grid: Grid, key: Key, catalog: Catalog) -> Itera
                         max_images=grid.max_images if grid.max_images is not None else spec.max_images,
                         record_samples=spec.samples if grid.samples is None else grid.samples,
                     )
+
+
+def _check_labels(variants: Sequence[Variant], document: Document) -> None:
+    """Two methods of a grid under one label would fall into one cell of every table."""
+    known: dict[str, Variant] = {}
+    for variant in variants:
+        first = known.setdefault(variant.label, variant)
+        if (first.method, first.overrides) != (variant.method, variant.overrides):
+            raise document.error(
+                variant.key,
+                f"label {variant.label!r} already stands for another entry of this grid; "
+                "tables could not tell them apart. Write another `label:`, or leave it out",
+            )
 
 
 def _places(grid: Grid, key: Key, catalog: Catalog, document: Document) -> Iterator[_Place]:

@@ -15,6 +15,8 @@ from orchestrator.specfile import Document
 from orchestrator.suggest import look_alikes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TAKEN = re.compile(r"reports|mlflow\.db.*", re.IGNORECASE)
+"""What lies beside the sweeps under a results root."""
 _SECRET = re.compile(r"^[a-z0-9+]+://[^/@]*@", re.IGNORECASE)
 
 
@@ -26,6 +28,8 @@ def _identifier(value: str) -> str:
             "a name has 1 to 100 of the characters a-z A-Z 0-9 . _ - and begins with a letter or digit"
             + (f"; this one contains {odd}" if odd else "")
         )
+    if _TAKEN.fullmatch(value):
+        raise ValueError("has another use under a results root, where each sweep is a folder; choose another name")
     return value
 
 

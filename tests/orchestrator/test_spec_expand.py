@@ -278,3 +278,15 @@ class TestIdentity:
         assert config_id(replace(self.run, settings={"a": 1, "b": 2.0})) == config_id(
             replace(self.run, settings={"b": 2, "a": 1.0})
         )
+
+
+def test_two_methods_of_a_grid_need_two_labels() -> None:
+    message = error_of("runs[0].methods=[{name: tent, label: A}, {name: deyo, label: A}]")
+    assert "label 'A' already stands for another entry" in message
+    assert runs_of("runs[0].methods=[{name: tent, label: A}, {name: tent, label: A}]")  # the same runs, written twice
+
+
+def test_labels_tell_settings_apart_that_differ_in_their_last_digits() -> None:
+    values = (0.1234567, 0.1234568)
+    runs = runs_of(f"runs[0].methods=[{{name: tent, settings: {{learning_rate: {list(values)}}}}}]")
+    assert {r.label for r in runs} == {f"tent [learning_rate={v}]" for v in values}

@@ -212,3 +212,9 @@ def test_expansion_asks_for_nothing_from_a_refused_spec() -> None:
             catalog,
         )
     assert catalog.questions == 0
+
+
+@pytest.mark.parametrize("name", ["reports", "Reports", "mlflow.db", "mlflow.db-wal"])
+def test_names_that_lie_beside_the_sweeps_are_refused(name: str) -> None:
+    assert "another use under a results root" in (refusal(GOOD, [f"name={name}"]) or "")
+    assert refusal(GOOD, ["name=reports-2"]) is None
