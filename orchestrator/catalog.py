@@ -86,6 +86,18 @@ class Catalog:
 
         return self._once(("recipe", model, benchmark), ask)
 
+    def can_pretrain(self, benchmark: str) -> bool:
+        """Whether the benchmark has images to pretrain on; True for one of an installed package, which may."""
+
+        def ask() -> bool:
+            from deyo.benchmarks.base import BaseBenchmark
+            from deyo.benchmarks.registry import benchmark_class
+
+            found = benchmark_class(benchmark)
+            return getattr(found, "train_images", None) is not BaseBenchmark.train_images
+
+        return self._once(("trains", benchmark), ask)
+
     def weights_id(self, model: str, benchmark: str) -> str:
         """What identifies the weights that a run starts from (``deyo.networks.weights_id``)."""
 

@@ -67,9 +67,19 @@ def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool) -> Itera
 
 
 def weight_checks(todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
-    """One check a network: published weights on this machine, a file, or pretrained by the sweep."""
+    """One check a network: published weights on this machine, a file, or pretrained by the sweep.
+
+    A network that would have to be pretrained on a benchmark without training images is a failure anywhere.
+    """
     catalog = Catalog()
     for model, benchmark in dict.fromkeys((c.model, c.benchmark) for c in todo if c.model != NO_NETWORK):
+        if catalog.has_recipe(model, benchmark) and not catalog.can_pretrain(benchmark):
+            detail = (
+                f"{benchmark} has no training images, and {model} comes without weights. Take a network that is "
+                "pretrained, such as torchvision:NAME@WEIGHTS, timm:NAME.TAG or file:PATH.safetensors"
+            )
+            yield Check(name=f"weights: {model}", ok=False, detail=detail)
+            continue
         check = _attempt(f"weights: {model}", lambda m=model, b=benchmark: _look_for_weights(catalog, m, b))
         yield check if check.ok or fatal else Check(name=check.name, ok=None, detail=check.detail)
 
@@ -96,6 +106,8 @@ def disk_check(todo: list[RunConfig], results: str) -> Check:
         return Check(name="disk", ok=None, detail=f"{results}: an object store, its space is not checked")
     need = sum(_bytes(config) for config in todo) + SPARE_BYTES
     folder = _existing(Path(results))
+    if (blocking := _blocking(Path(results))) is not None:
+        return Check(name="disk", ok=False, detail=f"{blocking} is a file; --results needs a folder")
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1e9:.1f} GB free at {folder}, about {need / 1e9:.2f} GB needed"
     if free < need:
@@ -233,6 +245,12 @@ def _existing(path: Path) -> Path:
     while not path.is_dir():
         path = path.parent
     return path
+
+
+def _blocking(path: Path) -> Path | None:
+    """The file that stands where ``path``, or a folder above it, would have to be."""
+    path = path.expanduser().absolute()
+    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
 
 
 def _bytes(config: RunConfig) -> int:

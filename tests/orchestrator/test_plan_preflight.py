@@ -175,3 +175,22 @@ def test_a_full_disk_is_said_before_the_start(tmp_path: Path, monkeypatch: pytes
     check = disk_check([run.config for run in make_plan(spec_of()).runs], str(tmp_path))
     assert check.ok is False
     assert "--results" in check.detail
+
+
+def test_a_results_root_that_is_a_file_is_said_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    for results in (tmp_path / "taken", tmp_path / "taken" / "deeper"):
+        check = disk_check([], str(results))
+        assert check.ok is False
+        assert f"{tmp_path / 'taken'} is a file" in check.detail
+
+
+@pytest.mark.parametrize("address", [None, "head:6379"])
+def test_a_network_that_nothing_can_train_is_said_before_the_start(
+    tmp_path: Path, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.preflight.probe", lambda _: CLUSTER)
+    spec = spec_of("runs[0].benchmark=imagenet-c")
+    checks = by_name(preflight(spec, make_plan(spec), results=str(tmp_path), address=address))
+    assert checks["weights: small-resnet-bn"].ok is False
+    assert "imagenet-c has no training images" in checks["weights: small-resnet-bn"].detail
