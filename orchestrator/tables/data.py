@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from deyo.types import ConfigError
-from orchestrator.types import Failure, PlannedRun, RunConfig
+from orchestrator.types import Failure, FailureClass, PlannedRun, RunConfig
 
 AXES = (
     "benchmark",
@@ -108,7 +108,8 @@ def from_runs(
 ) -> SweepData:
     """Tables' view of a ``runs`` table (columns of ``orchestrator.schema.RUNS``).
 
-    ``planned`` are the runs of the sweep's plan: those without a row are failed (if in ``failures``) or missing.
+    ``planned`` are the runs of the sweep's plan: those without a row are failed (if in ``failures``, and
+    not for having been stopped) or missing.
     Rows that are not planned (of an older spec) are left out. Without a plan, a seed that some cells have and
     others lack is taken as missing there. A run into which duplicates were merged stands under each label. Of
     runs that differ only in the code or weights that made them, the one planned counts, else the newest.
@@ -156,6 +157,8 @@ def _planned_entries(
 
 
 def _unfinished(run: PlannedRun, failure: Failure | None) -> Entry:
+    if failure is not None and failure.kind is FailureClass.CANCELLED:
+        failure = None  # stopped by Ctrl-C or `cancel`: the next `run` takes it up again
     return Entry(
         run_id=run.run_id,
         axes=_config_axes(run.config),

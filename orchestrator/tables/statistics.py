@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -95,9 +96,10 @@ def _clash(a: Entry, b: Entry) -> str:
             differing.append((axis, value, other))
     what = "; ".join(f"{axis}: {x!r} and {y!r}" for axis, x, y in differing) or "nothing that the store records"
     axis, value, _ = differing[0] if differing else ("run_id", a.run_id, "")
+    rows = "label" if axis == "label" else f"label,{axis}"
     return (
         f"two runs fall into one cell for seed {a.replicate[0]} ({a.axes['label']}): they differ in {what}. "
-        f"Show the axis (--rows label,{axis}) or keep one value (--where {axis}={value})"
+        f"Show the axis (--rows {rows}) or keep one value (--where {shlex.quote(f'{axis}={value}')})"
     )
 
 

@@ -268,3 +268,8 @@ def test_per_seed_values_and_median():
 def test_row_helper_is_a_sound_runs_row():
     run = planned([config()])[0]
     assert set(row(run)) <= set(runs_table([]).column_names)
+
+
+def test_by_default_an_ablation_beside_baselines_keeps_the_baselines():
+    configs = [*ablations(**BIASED), *(config(**BIASED, method="no-adapt", settings={}, seed=s) for s in (0, 1))]
+    assert default(biased(configs)) != "ablation"

@@ -7,13 +7,15 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables_fakes import CORRUPTIONS, config, grid, sweep
+from tables_fakes import CORRUPTIONS, config, grid, planned, runs_table, sweep
 
 from deyo.types import ConfigError
 from orchestrator.tables.cells import number, parts
+from orchestrator.tables.data import from_runs
 from orchestrator.tables.metrics import metric
 from orchestrator.tables.pivot import PivotOptions, pivot
 from orchestrator.tables.request import Request, make_tables
+from orchestrator.types import Failure, FailureClass
 
 ACCURACY = metric("accuracy")
 METHODS = ("no-adapt", "tent", "deyo")
@@ -249,3 +251,19 @@ def test_a_stale_run_stands_in_for_its_successor_and_is_named():
     assert any("STALE: 1 of 2 runs" in n for n in found.notes)
     unplanned = from_runs(runs_table([*rows, row(plan[1], config_id="c1", finished_at="2027", accuracy=0.9)]))
     assert sorted(e.row["accuracy"] for e in unplanned.entries) == [0.5, 0.9]
+
+
+def test_a_clash_says_what_to_type():
+    configs = [config(method="deyo", label=f"deyo [patches={p}]", settings={"patches": p}) for p in (1, 2)]
+    with pytest.raises(ConfigError) as caught:
+        make_tables(sweep(configs, lambda c: 0.5), Request(rows=("method",), cols=("corruption",)))
+    assert "--rows label)" in str(caught.value)
+    assert "--where 'label=deyo [patches=1]')" in str(caught.value)
+
+
+def test_runs_that_were_stopped_are_missing_and_not_failed():
+    plan = planned(grid(seed=[0, 1]))
+    kinds = {plan[0].run_id: FailureClass.CANCELLED, plan[1].run_id: FailureClass.ERROR}
+    failures = {run_id: Failure(kind=kind, message="m") for run_id, kind in kinds.items()}
+    data = from_runs(runs_table([]), planned=plan, failures=failures)
+    assert [e.status for e in data.entries] == ["missing", "failed"]

@@ -75,7 +75,8 @@ def _in_order(table: Table) -> Table:
 
 
 def _suits(data: SweepData) -> bool:
-    return len({combination(e) for e in data.entries} - {None}) >= 4
+    found = {combination(e) for e in data.entries}
+    return len(found) >= 4 and None not in found  # by default, no table leaves a method of the sweep out
 
 
 LAYOUT = Layout(
