@@ -55,10 +55,11 @@ def sweep_name(text: str, results: str, overrides: list[str] | None = None, *, s
     """The sweep that ``text`` means: the name in a spec file, or a sweep under ``results``."""
     if is_spec_file(text):
         return load(text, overrides or [], smoke).name
-    if "://" not in results:
-        names = sorted(p.name for p in Path(results).glob("*") if p.is_dir()) if Path(results).is_dir() else []
-        if text not in names:
-            from orchestrator.suggest import suggest
+    is_plain = text not in ("", ".", "..") and Path(text).name == text
+    if "://" not in results and not (is_plain and (Path(results) / text).is_dir()):
+        from orchestrator.results import sweeps
+        from orchestrator.suggest import suggest
 
-            raise ConfigError(f"no sweep {text!r} under {results}; {suggest(text, names)}")
+        names = sorted(sweeps(results)) if Path(results).is_dir() else []
+        raise ConfigError(f"no sweep {text!r} under {results}; {suggest(text, names)}")
     return text

@@ -50,6 +50,7 @@ def _entry(name: str, tree: Tree) -> dict[str, Any]:
     from orchestrator.store.snapshot import take
     from orchestrator.store.tree import join
     from orchestrator.store.writer import read_failures
+    from orchestrator.types import FailureClass
 
     plan = plan_table.read(tree)
     return {
@@ -57,7 +58,7 @@ def _entry(name: str, tree: Tree) -> dict[str, Any]:
         "path": tree.root,
         "planned": None if plan is None else len(plan),
         "committed": take(tree).count(),
-        "failed": len(read_failures(tree)),
+        "failed": sum(f.kind is not FailureClass.CANCELLED for f in read_failures(tree).values()),
         "running": len(running.read(tree)),
         "tables": {grain: join(tree.root, "tables", grain) for grain in (*schema.GRAINS, "aggregates")},
     }

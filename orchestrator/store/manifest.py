@@ -16,6 +16,7 @@ from orchestrator.store.tree import Tree
 _RUNS_KEY = b"deyo_runs"
 _VERSION_KEY = b"deyo_schema_version"
 _ID_LENGTH = 16
+_REPAIR = "`deyo-sweep fsck --repair` sets it aside, and `deyo-sweep run` makes again what is lost with it"
 
 
 @dataclass
@@ -59,9 +60,9 @@ class Part:
             ids = metadata[_RUNS_KEY].decode()
             self.schema_version = int(metadata[_VERSION_KEY])
         except FileNotFoundError as error:
-            raise DamagedError(f"{path} is listed in the manifest, but gone") from error
+            raise DamagedError(f"{path} is listed in the manifest, but gone; {_REPAIR}") from error
         except (pa.ArrowInvalid, OSError, KeyError) as error:
-            raise DamagedError(f"{path} is cut short or damaged ({error})") from error
+            raise DamagedError(f"{path} is cut short or damaged ({error}); {_REPAIR}") from error
         self.runs = frozenset(ids[i : i + _ID_LENGTH] for i in range(0, len(ids), _ID_LENGTH))
 
     @property

@@ -168,11 +168,22 @@ def test_wrong_use_is_one_clear_line(root, capsys):
     assert "no results under" in capsys.readouterr().err
 
 
+def test_folders_that_are_no_sweeps_are_not_suggested_as_such(root, tmp_path, capsys):
+    root = shutil.copytree(root, tmp_path / "copy")
+    (root / ".mlflow").mkdir()
+    (root / "reports").mkdir()
+    for name in ("nothing", ".", "..", "sweep/../sweep"):
+        assert cli(["query", "SELECT 1", name, "--results", str(root)]) == 2
+        assert f"no sweep '{name}' under {root}; allowed: sweep\n" in capsys.readouterr().err
+
+
 def test_the_verb_results_lists_sweeps_with_counts_and_paths(root, tmp_path, capsys):
     root = shutil.copytree(root, tmp_path / "copy").as_posix()
     store = ParquetStore(root, "other")
     store.begin(sr.planned(), 1)
     store.fail(sr.planned().run_id, 1, Failure(kind=FailureClass.ERROR, message="m"))
+    store.begin(sr.planned(1), 1)
+    store.fail(sr.planned(1).run_id, 1, Failure(kind=FailureClass.CANCELLED, message="stopped by SIGINT"))
     assert cli(["results", "--results", root]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("other  0 runs committed, 1 failed  ")
