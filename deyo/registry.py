@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -35,9 +36,10 @@ class Registry:
         return entry.load()
 
     def _installed(self) -> Mapping[str, EntryPoint]:
-        return _installed(self.group)
+        return _installed(self.group, tuple(sys.path))
 
 
 @functools.cache
-def _installed(group: str) -> Mapping[str, EntryPoint]:
+def _installed(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Looked up once for each search path, since that is what decides the answer."""
     return {entry.name: entry for entry in entry_points(group=group)}
