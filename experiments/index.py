@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from deyo.types import DataError
 from orchestrator.cost import CostModel
 from orchestrator.types import RunConfig
 
@@ -139,12 +140,15 @@ def _pretraining(runs: Iterable[RunConfig]) -> str:
 
 
 def with_cost(path: Path) -> str:
-    """The spec's text with its Cost paragraph as computed now."""
+    """The spec's text with its Cost paragraph as computed now; unchanged where a weight file it names is not here."""
     from orchestrator.expand import expand
     from orchestrator.spec import load_spec
 
     text = path.read_text(encoding="utf-8")
-    lines = textwrap.wrap(cost_of(expand(load_spec(path))), 105)
+    try:
+        lines = textwrap.wrap(cost_of(expand(load_spec(path))), 105)
+    except DataError:
+        return text
     paragraph = "# Cost:    " + "\n#          ".join(lines) + "\n"
     return re.sub(r"# Cost: .*?\n(?=# [A-Z])", lambda _: paragraph, text, count=1, flags=re.DOTALL)
 

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
+from deyo.networks.files import build_architecture
 from experiments import index
 from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
@@ -22,6 +24,17 @@ TABLES = [f"t{n}" for n in (*range(1, 5), "5a", "5b", *range(6, 9), "9a", "9b", 
 FIGURES = [f"f{n}" for n in range(1, 10)]
 
 each = pytest.mark.parametrize("path", SPECS, ids=[p.stem for p in SPECS])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def weights(tmp_path_factory):
+    """A stand-in for the weight file that ``cifar10_wild.yaml`` names: planning reads its shapes and its sha256."""
+    folder = tmp_path_factory.mktemp("weights")
+    module = build_architecture("cifar-resnet26-gn", {}).build(10)
+    save_file(module.state_dict(), folder / "cifar10_resnet26_gn_memo.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEYO_WEIGHTS", str(folder))
+        yield
 
 
 def test_every_table_and_figure_has_a_spec():
