@@ -136,7 +136,7 @@ def test_retry_says_what_it_needs(tmp_path: Path, sweep: Shell) -> None:
     assert "method" in wrong.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_stops_in_order_and_the_same_command_goes_on(
     tmp_path: Path, sweep: Shell, start: Callable[..., subprocess.Popen], number: signal.Signals
 ) -> None:
