@@ -24,12 +24,7 @@ from orchestrator.flight import Flight, Options
 from orchestrator.grouping import (
     GroupSizer,
     MemoryModel,
-    group_key,
-    images_key,
-    kind_key,
     memory_key,
-    network_key,
-    pretrain_key,
 )
 from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.pool import Job
@@ -62,6 +57,7 @@ from orchestrator.types import (
     Tracker,
 )
 from orchestrator.upkeep import Upkeep
+from orchestrator.work import job_for, pretraining_for
 
 POLL_SECONDS = 0.25
 
@@ -147,7 +143,7 @@ class Driver:
         self.tally.done = len(done)
         self.tally.failed = sum(r.status is RunStatus.FAILED for r in self.plan.runs)
         for run in self.plan.todo:
-            job = self._job(run)
+            job = job_for(run, self.options, self.durations)
             self.tally.cost_left += job.cost
             if job.needs and job.needs not in self.starting_points:
                 self.starting_points[job.needs] = run
@@ -157,36 +153,13 @@ class Driver:
             self.scheduler.ready(key)
         self.progress.update(self.tally)
 
-    def _job(self, run: PlannedRun) -> Job:
-        config = run.config
-        return Job(
-            run=run,
-            group=group_key(config),
-            network=network_key(config),
-            images=images_key(config),
-            kind=kind_key(config),
-            cost=self.durations.seconds(config),
-            priority=self.options.priority,
-            gpu=self.options.gpu,
-            needs=pretrain_key(config) if config.pretrain_seed is not None else "",
-        )
-
     def _provide(self, job: Job) -> None:
         """The checkpoint that ``job`` starts from: the one that the sweep began with, else a new one."""
-        config = job.run.config
         kept = self.shelf.get(job.needs, job.run.stamps) if self.shelf else None
         if kept is not None:
             self.artifacts[job.needs] = kept
             return
-        task = PretrainTask(
-            task_id=self._task_id(),
-            key=job.needs,
-            model=config.model,
-            benchmark=config.benchmark,
-            benchmark_options=config.benchmark_options,
-            seed=config.pretrain_seed or 0,
-            locations=self.options.locations,
-        )
+        task = pretraining_for(job, self._task_id(), self.options)
         self.scheduler.add_pretraining(task, cost=job.cost, priority=job.priority, gpu=job.gpu)
 
     def _unfinished(self) -> bool:

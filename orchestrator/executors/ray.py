@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.attempts import POLICIES, classify, make_failure
 from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
 from orchestrator.executors.broker import Share
+from orchestrator.executors.layout import WorkerLayout
 from orchestrator.executors.log_text import log_texts
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
@@ -42,37 +43,6 @@ LAST_WORDS_SECONDS = 0.5
 _MAX_BACKOFF = 30.0
 _GIVE_UP_STARTS = 4
 _UNFINISHED_BUNDLES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerLayout:
-    """How a cluster is cut into workers.
-
-    ``device``: "gpu", "cpu", or "auto" (GPUs where any host has one, else CPUs). ``workers``, ``gpus``: at most
-    so many. ``gpu_type`` skips hosts whose label names another kind. ``fake_gpus`` lets workers that were
-    assigned a GPU compute on the CPU (tests of scheduling). ``cache`` is the driver's own: other hosts keep theirs
-    where DEYO_CACHE says there.
-    """
-
-    device: str = "auto"
-    workers: int | None = None
-    gpus: int | None = None
-    gpu_fraction: float = 1.0
-    gpu_type: str = ""
-    cpus_per_worker: float = 1.0
-    memory_gb: float | None = None
-    cache: str | None = None
-    fake_gpus: bool = field(default_factory=lambda: bool(os.environ.get("DEYO_FAKE_GPUS")))
-
-    def on_node(self, resources: dict[str, float], labels: dict[str, str], any_gpu: bool) -> int:
-        """How many workers a host gets."""
-        gpus = resources.get("GPU", 0.0)
-        if self.device == "gpu" or (self.device == "auto" and any_gpu):
-            label = labels.get("ray.io/accelerator-type", "")
-            if self.gpu_type and label and self.gpu_type.lower() not in label.lower():
-                return 0
-            return int(gpus / self.gpu_fraction + 1e-6)
-        return int(resources.get("CPU", 0.0) / self.cpus_per_worker + 1e-6)
 
 
 @dataclass(kw_only=True)
