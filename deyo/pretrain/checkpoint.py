@@ -36,11 +36,25 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
     try:
         save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, texts)
+        _sort_header(temporary)
         with open(temporary, "rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sort_header(path: Path) -> None:
+    """Put the header of a safetensors file in order.
+
+    The library writes metadata in an order of its own that changes from call to call; the same weights must be
+    the same bytes, since a file's sha256 names them.
+    """
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.dumps(json.loads(raw[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + size :])
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import typer
 
 from orchestrator.cli import options
 
-
 _LAYOUT = "?workflowType=machine_learning"  # MLflow's pages for runs and charts, not those for prompts and traces
 
 

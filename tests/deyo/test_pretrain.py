@@ -16,6 +16,7 @@ from deyo.networks import load_network, weights_id
 from deyo.networks.registry import definition
 from deyo.pretrain import PretrainProgress, checkpoint_path, pretrain, read_checkpoint, recipe_for
 from deyo.pretrain import run as run_module
+from deyo.pretrain.checkpoint import read_metadata, write
 from deyo.pretrain.run import initial_module, training_history
 from deyo.pretrain.trainer import Trainer
 from deyo.types import ConfigError, DataError, ImageSet
@@ -283,3 +284,16 @@ def test_pretraining_on_a_gpu_learns_too(tmp_path: Path) -> None:
     again = pretrain(recipe, Stripes(), 0, device="cuda", cache=tmp_path / "again")
     assert training_history(path)[-1]["accuracy"] > 0.9
     assert torch.equal(load_file(path)["fc.weight"], load_file(again)["fc.weight"])
+
+
+def test_equal_weights_and_recipes_are_equal_bytes(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2)}
+    metadata = {name: {"x": 1} for name in ["recipe", "seed", "history", "step", "classes", "mean"]}
+    contents = set()
+    for k in range(8):
+        write(tmp_path / f"{k}.safetensors", tensors, metadata)
+        contents.add((tmp_path / f"{k}.safetensors").read_bytes())
+    assert len(contents) == 1
+    assert read_metadata(tmp_path / "0.safetensors") == metadata
+    restored = load_file(tmp_path / "0.safetensors")
+    assert all(torch.equal(restored[name], value) for name, value in tensors.items())
