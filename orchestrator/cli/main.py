@@ -6,10 +6,14 @@ imports what it uses when it runs, so that ``deyo-sweep --help`` answers at once
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
@@ -59,9 +63,23 @@ def make_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
     return app
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: exits with 0, 1 (the sweep has failures), 2 (wrong usage, spec or data) or 130."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    _end(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _end(code: int) -> NoReturn:
+    """End the process with ``code`` once its threads and exit handlers are done, without the interpreter's own end.
+
+    That end stops background threads wherever they are, and one that is inside a native library then takes the
+    process down ("terminate called without an active exception") when all its work is done.
+    """
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
