@@ -98,6 +98,9 @@ _VERSION_3 = [
     ("analysis", _TEXT),  # JSON: what the picture of an analysis shows (orchestrator.analyses)
 ]
 
+PROVENANCE = tuple(name for name, _ in _PROVENANCE if name not in ("started_at", "finished_at"))
+"""Columns of ``runs`` that say by what a run was made."""
+
 RUNS = pa.schema(_IDENTITY + _AXES + _METRICS + _PROVENANCE + _VERSION_2 + _VERSION_3)
 
 BATCHES = pa.schema(

@@ -20,21 +20,6 @@ from orchestrator.types import CommitInfo, PlannedRun, RunConfig
 FORMAT = 1
 
 JSON_FIELDS = ("settings", "benchmark_options", "scenario_options")
-_PROVENANCE = (
-    "code_version",
-    "code_dirty",
-    "code_digest",
-    "numerics_version",
-    "libraries",
-    "host",
-    "device",
-    "device_name",
-    "weights_sha256",
-    "weights_source",
-    "data_fingerprint",
-    "stream_digest",
-    "schema_version",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,11 +156,11 @@ def rows_table(markers: list[Marker]) -> pa.Table:
 
 def commit_info(row: Mapping[str, Any]) -> CommitInfo:
     """What the plan wants to know of a committed run, from its ``runs`` row."""
-    stamps = {name: row[name] for name in _PROVENANCE if row.get(name) is not None}
+    stamps = {name: row[name] for name in schema.PROVENANCE if row.get(name) is not None}
     stamps |= json.loads(row.get("stamps") or "{}")
     if row.get("images_per_second") is not None and not math.isnan(row["images_per_second"]):
         stamps["images_per_second"] = row["images_per_second"]
     return CommitInfo(run_id=row["run_id"], attempt=row["attempt"], finished_at=row["finished_at"] or "", stamps=stamps)
 
 
-INFO_COLUMNS = ("run_id", "attempt", "finished_at", "stamps", "images_per_second", *_PROVENANCE)
+INFO_COLUMNS = ("run_id", "attempt", "finished_at", "stamps", "images_per_second", *schema.PROVENANCE)

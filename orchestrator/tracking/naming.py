@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from orchestrator.schema import PROVENANCE
 from orchestrator.tracking.options import redact
 
 PREFIX = "deyo."
@@ -39,21 +40,6 @@ _PLAIN_AXES = (
     "max_images",
 )
 _SEEDS = ("seed", "pretrain_seed")
-PROVENANCE = (
-    "code_version",
-    "code_dirty",
-    "code_digest",
-    "numerics_version",
-    "libraries",
-    "host",
-    "device",
-    "device_name",
-    "weights_sha256",
-    "weights_source",
-    "data_fingerprint",
-    "stream_digest",
-    "schema_version",
-)
 
 
 def axes(config: Any) -> dict[str, Any]:

@@ -8,32 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from orchestrator.cells import METRICS
 from orchestrator.tracking.curves import Point
 from orchestrator.tracking.naming import PREFIX, clean_key
 
-SUMMARY = (
-    "accuracy",
-    "average_accuracy",
-    "adjusted_accuracy",
-    "worst_group_accuracy",
-    "aurc",
-    "mean_entropy",
-    "mean_plpd",
-    "images",
-    "selected_entropy",
-    "selected",
-    "forwards",
-    "backwards",
-    "skipped_steps",
-    "resets",
-    "nan_steps",
-    "skipped_images",
-    "seconds",
-    "decode_seconds",
-    "images_per_second",
-    "peak_memory_bytes",
-    "group_size",
-)
+SUMMARY = (*METRICS, "group_size")
 MEANS = ("accuracy", "average_accuracy", "worst_group_accuracy", "aurc", "images_per_second", "seconds")
 MAX_SWEEP_METRICS = 500
 
