@@ -38,7 +38,7 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet "ruff>=0.9"
+	$(BIN)/python -m pip install --quiet "ruff>=0.17,<0.18"
 	touch $@
 
 clean:

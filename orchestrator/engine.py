@@ -6,8 +6,6 @@ from edited files in the middle of a sweep.
 
 from __future__ import annotations
 
-from deyo.streams import images_for, make_stream
-
 from deyo.benchmarks import benchmark_info, open_benchmark
 from deyo.loop import adapt
 from deyo.methods import create_method, method_lockstep, settings_from_json
@@ -15,6 +13,7 @@ from deyo.metrics import RunMetrics
 from deyo.networks import load_network
 from deyo.numerics import NUMERICS_VERSION, code_digest
 from deyo.pretrain import pretrain, recipe_for
+from deyo.streams import images_for, make_stream
 
 __all__ = [
     "NUMERICS_VERSION",
