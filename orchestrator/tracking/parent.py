@@ -119,7 +119,7 @@ class Parent:
             self._log_artifacts()
             self._artifacts_done = True
         self._remote.log(self.mlflow_id, tags={HEARTBEAT: "0"})
-        self.set_status(self.final_status)
+        self.set_status(end_status(self.final_status, self._source))
         self.settled = True
         return True
 
@@ -158,6 +158,16 @@ def is_live(parent: RemoteRun | None, now: float) -> bool:
     if parent is None or parent.deleted or parent.status != RUNNING:
         return False
     return now - float(parent.tags.get(HEARTBEAT, "0") or 0) < LIVE_SECONDS
+
+
+def end_status(said: str, source: Source) -> str:
+    """The sweep's MLflow status at its end: it is FINISHED only if the store has every planned run."""
+    if said != FINISHED:
+        return said
+    missing = {run.run_id for run in source.planned()} - set(source.committed())
+    if not missing:
+        return FINISHED
+    return FAILED if missing & set(source.failures()) else KILLED
 
 
 def mlflow_status(outcome: Any) -> str:

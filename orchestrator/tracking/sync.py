@@ -12,11 +12,11 @@ from deyo.types import ConfigError
 from orchestrator.tracking import local, reconcile
 from orchestrator.tracking.naming import axes, group_key
 from orchestrator.tracking.options import AUTO_GROUP_ABOVE, TrackingOptions, is_server
-from orchestrator.tracking.parent import GRANULARITY, is_live
+from orchestrator.tracking.parent import GRANULARITY, end_status, is_live
 from orchestrator.tracking.publisher import Publisher
 from orchestrator.tracking.remote import OutageError, Remote, RemoteRun
 from orchestrator.tracking.source import StoreSource
-from orchestrator.tracking.state import FAILED, FINISHED, KILLED, RUNNING, SweepInfo
+from orchestrator.tracking.state import FINISHED, RUNNING, SweepInfo
 
 MAX_FAILURES = 3
 
@@ -132,13 +132,11 @@ def _info(
 
 
 def _outcome(source: StoreSource, parent: RemoteRun | None) -> str:
-    """The sweep's status: what MLflow says already, else what the store lets conclude."""
-    missing = {run.run_id for run in source.planned()} - set(source.committed())
-    if not missing:
-        return FINISHED
-    if parent is not None and parent.status not in (RUNNING, FINISHED):
+    """The sweep's status by the store; of one that is not whole, what MLflow says already."""
+    status = end_status(FINISHED, source)
+    if status != FINISHED and parent is not None and parent.status not in (RUNNING, FINISHED):
         return parent.status
-    return FAILED if missing & set(source.failures()) else KILLED
+    return status
 
 
 def _work(publisher: Publisher, progress: Callable[[int, int], None]) -> None:

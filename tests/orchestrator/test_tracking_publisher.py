@@ -109,6 +109,32 @@ def test_the_parent_has_metrics_table_plots_and_spec() -> None:
     assert sweep.remote.of(planned(1).run_id)["parent"] == "m0"
 
 
+@pytest.mark.parametrize(
+    ("done", "failed", "said", "shown"),
+    [
+        (2, 0, "FINISHED", "FINISHED"),
+        (1, 1, "FINISHED", "FAILED"),
+        (0, 2, "FINISHED", "FAILED"),
+        (0, 0, "FINISHED", "KILLED"),
+        (2, 0, "FAILED", "FAILED"),
+        (0, 1, "KILLED", "KILLED"),
+    ],
+)
+def test_the_parent_is_finished_only_if_every_planned_run_is(done: int, failed: int, said: str, shown: str) -> None:
+    sweep = Sweep()
+    sweep.source.plan = [planned(1), planned(2)]
+    for run in sweep.source.plan[:done]:
+        sweep.whole(run)
+    for run in sweep.source.plan[done : done + failed]:
+        sweep.start(run)
+        failure = Failure(kind=FailureClass.ERROR, message="it broke")
+        sweep.source.failed[run.run_id] = failure
+        sweep.publisher.ledger.run_failed(run, 1, failure)
+    sweep.end(said)
+    assert sweep.remote.of("demo")["status"] == shown
+    assert "RUNNING" not in {r["status"] for r in sweep.remote.store.values()}
+
+
 def test_streaming_and_publishing_from_the_store_make_the_same_points() -> None:
     live, later, run = Sweep(), Sweep(), planned(1)
     live.whole(run)
