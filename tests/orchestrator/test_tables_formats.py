@@ -17,6 +17,7 @@ from tables_fakes import CORRUPTIONS, grid, sweep
 
 from deyo.types import ConfigError
 from orchestrator.tables.differences import compared
+from orchestrator.tables.names import CORRUPTION_GROUPS
 from orchestrator.tables.render import FORMATS, render
 from orchestrator.tables.render.latex import escape
 from orchestrator.tables.render.text import display_width
@@ -132,26 +133,62 @@ def test_latex_escapes_what_must_be():
     assert escape("τ≤½") == r"\ensuremath{\tau}\ensuremath{\leq}1[U+2044]2" or "1" in escape("τ≤½")
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex (Debian: texlive-latex-recommended)")
+needs_latex = pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="no pdflatex (Debian: texlive-latex-recommended)"
+)
+
+
+def compiled(tables, folder, options=""):
+    """What pdflatex says of a document with the tables; it is ``t.pdf`` in ``folder``."""
+    document = (
+        f"\\documentclass[{options}]{{article}}\n\\usepackage{{booktabs,graphicx,rotating}}\n"
+        "\\begin{document}\n" + render(tables, "latex") + "\n\\end{document}\n"
+    )
+    (folder / "t.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout
+    return done.stdout
+
+
+def text_of(folder):
+    """The words of ``t.pdf``."""
+    if not shutil.which("pdftotext"):
+        pytest.skip("it compiles; reading the page needs pdftotext (Debian: poppler-utils)")
+    subprocess.run(["pdftotext", "-layout", "t.pdf"], cwd=folder, check=True, timeout=60)
+    return (folder / "t.txt").read_text(encoding="utf-8")
+
+
+@needs_latex
 def test_latex_compiles_and_prints_what_it_should(tmp_path):
-    found = data(labels=("tent", HOSTILE), failed=[3], extra=lambda c: {"collapsed": c.seed == 2, "nan_steps": 1})
+    hostile = ("tent", HOSTILE, "中 first", "[in brackets]")
+    found = data(labels=hostile, failed=[3], extra=lambda c: {"collapsed": c.seed == 2, "nan_steps": 1})
     tables = [
         *make_tables(found, Request(seeds=True)),
         *compared(found, Request(cols=["severity"]), versus="tent"),
         *compared(found, Request(), versus="tent", interval="bootstrap"),
     ]
-    body = render(tables, "latex")
-    document = (
-        "\\documentclass{article}\n\\usepackage[margin=2cm]{geometry}\n\\usepackage{booktabs,graphicx}\n"
-        "\\begin{document}\n" + body + "\n\\end{document}\n"
-    )
-    (tmp_path / "t.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "Missing character" not in done.stdout
-    if shutil.which("pdftotext"):
-        subprocess.run(["pdftotext", "-layout", "t.pdf"], cwd=tmp_path, check=True, timeout=60)
-        page = (tmp_path / "t.txt").read_text(encoding="utf-8")
-        assert "50% & $x" in page
-        assert "11.3" in page
+    compiled(tables, tmp_path)
+    page = text_of(tmp_path)
+    assert "50% & $x" in page
+    assert "[in brackets]" in page
+    assert "11.3" in page
+
+
+@needs_latex
+@pytest.mark.parametrize("options", ["", "twocolumn"])
+def test_latex_tables_fit_the_page(tmp_path, options):
+    names = [name for group in list(CORRUPTION_GROUPS.values())[:4] for name in group]
+    wide, narrow = data(corruptions=names, failed=[3]), data()
+    tables = [
+        *make_tables(wide, Request(layout="imagenet-c")),
+        *compared(wide, Request(layout="imagenet-c"), versus="tent"),
+        *compared(wide, Request(layout="imagenet-c"), paper=True),
+        *make_tables(narrow, Request()),
+        *compared(narrow, Request(), versus="tent"),
+    ]
+    said = compiled(tables, tmp_path, options)
+    assert [float(points) for points in re.findall(r"Overfull \\hbox \(([\d.]+)pt", said) if float(points) > 2] == []
+    assert "Float too large" not in said
+    assert "JPEG" in text_of(tmp_path)

@@ -1,4 +1,6 @@
-r"""Tables as LaTeX with booktabs, for pdflatex; the preamble needs ``\usepackage{booktabs,graphicx}``."""
+r"""Tables as LaTeX with booktabs, for pdflatex; the preamble needs ``\usepackage{booktabs,graphicx}``, and
+``rotating`` where a table lies on its side.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,14 @@ import unicodedata
 from collections.abc import Sequence
 
 from orchestrator.tables.cells import Parts, legend, parts
-from orchestrator.tables.model import Cell, Table, sections, spans
+from orchestrator.tables.model import Cell, Row, Table, sections, spans
 
 PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage{graphicx}"
-_WIDE = 9  # columns from which a table is shrunk to the line
+SIDEWAYS = ", and \\usepackage{rotating}"
+_WIDE = 9  # columns from which a table spans both columns of a page
+_LONG = 12  # columns from which a table with intervals lies on its side: they would be too small to read
+_DENSE = 6  # columns from which they stand closer
+_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # shrunk to the line, never enlarged
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -27,6 +33,7 @@ _SPECIAL = {
     "|": r"\textbar{}",
     '"': "''",
     "`": "{`}",
+    "[": "{[}",  # at the start of a row it would be an option of the line break before it
     "±": r"\ensuremath{\pm}",
     "†": r"\ensuremath{\dagger}",
     "‡": r"\ensuremath{\ddagger}",
@@ -74,12 +81,20 @@ def _char(c: str) -> str:
     plain = unicodedata.normalize("NFKD", c).encode("ascii", "ignore").decode()
     if plain.strip():
         return "".join(_SPECIAL.get(p, p) for p in plain)
-    return "" if unicodedata.combining(c) else f"[U+{ord(c):04X}]"
+    return "" if unicodedata.combining(c) else f"{{[}}U+{ord(c):04X}]"
 
 
 def render(tables: Sequence[Table], *, width: int = 100, color: bool = False) -> str:
     """A ``table`` environment for each table, caption and fine print inside."""
-    return "\n\n".join([PREAMBLE, *(_table(t) for t in tables)])
+    head = PREAMBLE + (SIDEWAYS if any(_environment(t) == "sidewaystable*" for t in tables) else "")
+    return "\n\n".join([head, *(_table(t) for t in tables)])
+
+
+def _environment(table: Table) -> str:
+    width = len(table.columns)
+    if width >= _LONG and any(c.interval for row in table.cells for c in row if c is not None):
+        return "sidewaystable*"
+    return "table*" if width >= _WIDE else "table"
 
 
 def _number(text: str) -> str:
@@ -98,10 +113,24 @@ def _cell(cell: Cell | None) -> str:
         value = rf"\textbf{{\boldmath {value}}}"
     if cell is not None and cell.second:
         value = rf"\underline{{{value}}}"
-    marks = f"$^{{{escape(p.marks)}}}$" if p.marks else ""
-    interval = rf" {{\scriptsize [{p.interval[1:-1]}]}}" if p.interval else ""
-    short = rf" {{\scriptsize ({escape(p.short)})}}" if p.short else ""
-    return value + marks + interval + short
+    return value + (f"$^{{{escape(p.marks)}}}$" if p.marks else "")
+
+
+def _below(cell: Cell | None) -> str:
+    """What stands in small print under a cell's value: its interval, or what it lacks."""
+    p = parts(cell)
+    interval = p.interval.replace("-", "$-$")
+    small = " ".join(x for x in (interval, escape(p.short)) if x)
+    return rf"\scriptsize {small}" if small else ""
+
+
+def _lines(row: Row, cells: Sequence[Cell | None]) -> list[str]:
+    """A row of the table, and a second one where a cell has something below its value."""
+    indent = r"\quad " if row.kind not in ("value", "average") else ""
+    below = list(map(_below, cells))
+    end = r" \\[-3pt]" if any(below) else r" \\"
+    lines = [" & ".join([indent + escape(row.title), *map(_cell, cells)]) + end]
+    return lines + ([" & ".join(["", *below]) + r" \\"] if any(below) else [])
 
 
 def _heads(table: Table) -> list[str]:
@@ -117,30 +146,27 @@ def _heads(table: Table) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    width = len(table.columns)
-    body = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", *_heads(table)]
+    width, environment = len(table.columns), _environment(table)
+    dense = [r"\setlength{\tabcolsep}{3pt}"] if width >= _DENSE else []
+    body = [*dense, _FIT, rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", *_heads(table)]
     body.append(" & ".join(escape(t) for t in (table.stub, *(c.title for c in table.columns))) + r" \\")
     for section, members in sections(table.rows):
         body.append(r"\midrule")
         if section:
             body.append(rf"\multicolumn{{{width + 1}}}{{l}}{{\textit{{{escape(section)}}}}} \\")
         for i in members:
-            row = table.rows[i]
-            indent = r"\quad " if row.kind not in ("value", "average") else ""
-            body.append(" & ".join([indent + escape(row.title), *map(_cell, table.cells[i])]) + r" \\")
-    body += [r"\bottomrule", r"\end{tabular}"]
-    if width >= _WIDE:
-        body = [r"\resizebox{\linewidth}{!}{%", *body, "}"]
+            body += _lines(table.rows[i], table.cells[i])
+    body += [r"\bottomrule", r"\end{tabular}}"]
     notes = " ".join(escape(n if n.endswith(".") else n + ".") for n in [*table.notes, *legend(table)])
     return "\n".join(
         [
-            rf"\begin{{table{'*' * (width >= _WIDE)}}}[t]",
+            rf"\begin{{{environment}}}" + "[t]" * (environment != "sidewaystable*"),
             r"\centering",
             rf"\caption{{{escape(table.title)}.{_bold_note(table)}}}",
             rf"\label{{tab:{''.join(c if c.isalnum() and c.isascii() else '-' for c in table.name)}}}",
             *body,
             rf"\par\smallskip\footnotesize\raggedright {notes}",
-            rf"\end{{table{'*' * (width >= _WIDE)}}}",
+            rf"\end{{{environment}}}",
         ]
     )
 
