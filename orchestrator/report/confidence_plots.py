@@ -94,7 +94,8 @@ def _line(axes: Axes, x: np.ndarray, values: np.ndarray, look: Look, label: str)
     mean = values.mean(0)
     spread = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
     axes.plot(100 * x, mean, color=look.colour, linestyle=look.dash, marker=look.marker, markevery=(9, 36), label=label)
-    axes.fill_between(100 * x, mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
+    low, high = (np.clip(edge, 0, 100) for edge in (mean - spread, mean + spread))
+    axes.fill_between(100 * x, low, high, color=look.colour, alpha=0.15, linewidth=0)
 
 
 def _title(key: Key) -> str:

@@ -100,7 +100,8 @@ def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: It
         + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table class="plain"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table class="plain"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
 def failures(data: SweepData) -> str:

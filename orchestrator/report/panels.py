@@ -49,4 +49,4 @@ def slug(*words: str) -> str:
     """Words as a file name."""
     text = "-".join(w for w in words if w).lower()
     kept = "".join(c if (c.isalnum() and c.isascii()) or c in ".-" else "-" for c in text)
-    return "-".join(part for part in kept.split("-") if part)
+    return "-".join(part for part in (part.strip(".") for part in kept.split("-")) if part)

@@ -106,7 +106,9 @@ def _panel(
 def band(
     entries: Sequence[Entry], curves: Mapping[str, Curve], of: Lines
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Positions, mean, mean − std and mean + std over seeds; conditions are averaged within a seed."""
+    """Positions, mean, mean − std and mean + std over seeds, both within [0, 1], where all shares are; conditions are
+    averaged within a seed.
+    """
     lines = [of(curves[e.run_id]) for e in entries]
     points = max(len(line[0]) for line in lines)
     x, values = on_grid([a for a, _ in lines], [b for _, b in lines], max(points, WINDOWS // 4))
@@ -116,4 +118,4 @@ def band(
     by_seed = np.stack([np.mean(v, axis=0) for v in seeds.values()])
     mean = by_seed.mean(0)
     spread = by_seed.std(0, ddof=1) if len(by_seed) > 1 else np.zeros_like(mean)
-    return x, mean, mean - spread, mean + spread
+    return x, mean, np.clip(mean - spread, 0, 1), np.clip(mean + spread, 0, 1)

@@ -16,6 +16,7 @@ from orchestrator.tracking.options import redact
 from orchestrator.tracking.source import Source
 from orchestrator.tracking.state import SweepInfo
 
+CSS = Path(__file__).resolve().parents[1] / "report" / "page.css"
 NOTE_RUNS = 2000  # beyond, the table is made at the end only, and no plots
 
 
@@ -75,8 +76,9 @@ def _tables(folder: Path, info: SweepInfo, source: Source) -> None:
     if files:
         (folder / "tables").mkdir()
     for name, text in files.items():
-        if name.endswith(".html"):  # a fragment; shown by itself it needs its encoding
-            text = f'<!doctype html><meta charset="utf-8"><title>{escape(info.sweep)}</title>\n{text}'
+        if name.endswith(".html"):  # a fragment; shown by itself it needs its encoding and its looks
+            head = f'<meta charset="utf-8"><title>{escape(info.sweep)}</title>\n<style>{CSS.read_text()}</style>'
+            text = f"<!doctype html>{head}\n<main>{text}</main>"
         (folder / "tables" / name).write_text(text, encoding="utf-8")
 
 

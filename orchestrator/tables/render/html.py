@@ -36,7 +36,7 @@ def _table(table: Table) -> str:
     lines = [
         "<figure>",
         f"<figcaption>{escape(table.title)}</figcaption>",
-        f'<div class="scroll"><table{wide}>',
+        f'<div class="scroll" tabindex="0"><table{wide}>',
         "<thead>",
     ]
     if any(c.group for c in table.columns):
