@@ -17,6 +17,7 @@ KIND = PREFIX + "kind"  # sweep, run or group
 KEY = PREFIX + "key"  # the run's identity, or the group's
 SWEEP = PREFIX + "sweep"
 PUBLISHED = PREFIX + "published"  # which committed attempts the run shows, see ``published_mark``
+STALE = PREFIX + "stale"  # "true" once the store no longer counts the run; MLflow's != finds only runs with the tag
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 UI_KIND = "custom_model_development"  # which of its layouts the UI takes: runs and charts, not prompts and traces

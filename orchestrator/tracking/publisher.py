@@ -45,7 +45,7 @@ class Publisher:
         self._round: deque[str] = deque()
         self._next_round = self._next_look = 0.0
         self._stranded: list[tuple[RemoteRun, str]] = []
-        self._replaced: list[RemoteRun] = []
+        self._stale: list[tuple[RemoteRun, str]] = []
         self._checked = False
         self._troubles = 0
 
@@ -62,8 +62,8 @@ class Publisher:
         if self._stranded:
             self._end_stranded()
             return True
-        if self._replaced:
-            self._tag_replaced()
+        if self._stale:
+            self._tag_stale()
             return True
         unit = self._next_unit()
         if unit is not None:
@@ -81,7 +81,7 @@ class Publisher:
     def idle(self) -> bool:
         """Whether all that is known is published."""
         ledger = self.ledger
-        pending = ledger.dirty or ledger.backlog or self._round or self._stranded or self._replaced
+        pending = ledger.dirty or ledger.backlog or self._round or self._stranded or self._stale
         return self.parent.opened and not pending and self.parent.settled
 
     def status(self) -> Status:
@@ -130,7 +130,7 @@ class Publisher:
         found = reconcile.compare(self.source, known, self.info.granularity)
         self.ledger.backlog.update(found.publish)
         self._stranded += [(run, status) for run, status in found.stranded if run.key not in live]
-        self._replaced = [run for run in found.replaced if run.key not in live]
+        self._stale = [(run, value) for run, value in found.stale if run.key not in live]
         self.deleted = found.deleted
 
     def _next_unit(self) -> Unit | None:
@@ -220,15 +220,15 @@ class Publisher:
             self._note_refusal(f"the end of run {run.mlflow_id}: {error}")
         self._stranded.pop()
 
-    def _tag_replaced(self) -> None:
+    def _tag_stale(self) -> None:
         """Tell apart what is no longer a result of the sweep (filter: tags.`deyo.stale` != 'true')."""
-        run = self._replaced[-1]
+        run, value = self._stale[-1]
         try:
-            self.remote.log(run.mlflow_id, tags={reconcile.STALE: "true"})
+            self.remote.log(run.mlflow_id, tags={naming.STALE: value})
         except (GoneError, RefusedError) as error:
             self._note_refusal(f"run {run.mlflow_id}: {error}")
-        run.tags = {**run.tags, reconcile.STALE: "true"}
-        self._replaced.pop()
+        run.tags = {**run.tags, naming.STALE: value}
+        self._stale.pop()
 
     def _parent_step(self) -> bool:
         try:

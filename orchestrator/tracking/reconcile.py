@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.tracking.naming import PREFIX, PUBLISHED, published_mark
+from orchestrator.tracking.naming import PUBLISHED, STALE, published_mark
 from orchestrator.tracking.remote import RemoteRun
 from orchestrator.tracking.source import Source
 from orchestrator.tracking.state import FAILED, FINISHED, KILLED, RUNNING
 from orchestrator.tracking.unitwriter import REPLACED
 from orchestrator.types import Failure
-
-STALE = PREFIX + "stale"
 
 
 @dataclass(kw_only=True)
@@ -20,14 +18,14 @@ class Differences:
     """``publish``: run_id -> attempt, one run for each unit that lacks something.
 
     ``stranded``: MLflow runs left RUNNING by a publisher that was killed, with the status that they should
-    have. ``deleted``: runs that someone deleted in MLflow. ``replaced``: runs that the store no longer counts,
-    since a newer run of the same config took their place.
+    have. ``deleted``: runs that someone deleted in MLflow. ``stale``: runs whose tag of that name must change, with
+    its value: "true" for those that the store no longer counts, since a newer run of the same config took their place.
     """
 
     publish: dict[str, int] = field(default_factory=dict)
     stranded: list[tuple[RemoteRun, str]] = field(default_factory=list)
     deleted: list[RemoteRun] = field(default_factory=list)
-    replaced: list[RemoteRun] = field(default_factory=list)
+    stale: list[tuple[RemoteRun, str]] = field(default_factory=list)
 
 
 def by_key(runs: Sequence[RemoteRun], kind: str) -> dict[str, RemoteRun]:
@@ -66,9 +64,11 @@ def compare(source: Source, known: Mapping[str, RemoteRun], granularity: str) ->
     for key, run in known.items():
         if run.deleted:
             found.deleted.append(run)
-        elif run.status == FINISHED and key not in wanted and STALE not in run.tags:
-            found.replaced.append(run)
-        elif run.status == RUNNING and key not in lacking:
+            continue
+        stale = "true" if run.status == FINISHED and key not in wanted else "false"
+        if stale != run.tags.get(STALE, "false"):
+            found.stale.append((run, stale))
+        if run.status == RUNNING and key not in lacking:
             found.stranded.append((run, _end_status(key, wanted, failures, granularity)))
     return found
 

@@ -103,7 +103,7 @@ class UnitWriter:
 
     def _first_tags(self, unit: Unit) -> dict[str, str]:
         tags = {naming.KIND: unit.kind, naming.KEY: unit.key, naming.SWEEP: self._sweep, **naming.SOURCE}
-        tags |= {PREFIX + "label": naming.tag_value(unit.axes["label"])}
+        tags |= {PREFIX + "label": naming.tag_value(unit.axes["label"]), naming.STALE: "false"}
         if not unit.grouped:
             tags[PREFIX + "run_id"] = unit.key
         if unit.replaces:

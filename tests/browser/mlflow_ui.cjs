@@ -1,15 +1,17 @@
 // Looks at a sweep in MLflow's UI and says what a person would see there, as JSON on standard output.
 // node mlflow_ui.cjs CHROMIUM EXPERIMENT_URL SWEEP PARENT_ID RUN_ID RUN_NAME SCREENSHOT_FOLDER
+// EXPERIMENT_URL is what `deyo-sweep ui SWEEP --no-open` prints. The README's pictures are of the quickstart.
 const { chromium } = require("playwright-core");
 const path = require("path");
 
 const [executablePath, experiment, sweep, parent, run, runName, folder] = process.argv.slice(2);
 const WAIT = 60000;
+const WINDOW = { width: 1440, height: 860 };
 
 async function main() {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
   try {
-    const page = await browser.newPage({ viewport: { width: 1600, height: 950 } });
+    const page = await browser.newPage({ viewport: WINDOW });
     page.setDefaultTimeout(WAIT);
     const seen = {};
     await page.goto(experiment);
@@ -18,13 +20,7 @@ async function main() {
     await page.locator('[data-testid="expander-button"], .ag-cell button').first().click();
     await page.getByText(runName, { exact: true }).first().waitFor();
     seen.runs = await page.getByText(/seed \d/).allInnerTexts();
-    const more = page.getByText("Show more columns", { exact: false }).first();
-    if (await more.isVisible().catch(() => false)) {
-      await more.click();
-      await page.getByText("accuracy", { exact: true }).first().click();
-      await page.keyboard.press("Escape");
-      await page.waitForTimeout(1000);
-    }
+    await chooseColumns(page, ["Dataset", "Source", "Models"], ["accuracy", "method", "model", "corruption", "severity"]);
     await shoot(page, "mlflow-runs");
 
     const [base, query] = experiment.split("?");
@@ -36,11 +32,14 @@ async function main() {
     await page.waitForTimeout(1500); // the lines are drawn after the axes
     seen.charts = await page.locator(".js-plotly-plot").count();
     seen.lines = await page.locator(".js-plotly-plot .scatterlayer .trace").count();
+    await page.setViewportSize({ width: 1440, height: 980 });
     await shoot(page, "mlflow-run-charts");
+    await page.setViewportSize(WINDOW);
 
     await page.goto(`${base}/${parent}?${query}`);
     await page.getByRole("button", { name: "Show more" }).or(page.getByText("Show more")).first().click();
     await page.locator("table", { hasText: "Tent" }).first().waitFor();
+    await page.getByText("Child runs loading").waitFor({ state: "hidden" });
     seen.description = await page.locator("table", { hasText: "Tent" }).first().innerText();
     await shoot(page, "mlflow-parent");
 
@@ -57,6 +56,20 @@ async function main() {
   async function shoot(page, name) {
     await page.screenshot({ path: path.join(folder, `${name}.png`) });
   }
+}
+
+// For the picture only: the columns of the run list that say what a run is.
+async function chooseColumns(page, hidden, shown) {
+  const menu = page.getByPlaceholder("Search columns");
+  await page.getByRole("button", { name: "Columns" }).click();
+  for (const name of [...hidden, ...shown]) {
+    await menu.fill(name);
+    const node = page.locator('[class*="tree-treenode"]').filter({ hasText: new RegExp(`^\\s*${name}\\s*$`) });
+    await node.locator('[class*="tree-title"]').first().click();
+  }
+  await page.keyboard.press("Escape");
+  await page.mouse.move(700, 20);
+  await page.waitForTimeout(1000);
 }
 
 async function closeAssistant(page) {

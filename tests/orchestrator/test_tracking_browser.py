@@ -75,7 +75,7 @@ def test_ui_serves_the_store_in_use(page: str) -> None:
 
 @pytest.mark.browser
 def test_a_person_finds_runs_charts_and_table(sweep: Path, page: str, tmp_path: Path) -> None:
-    """Screenshots go to DEYO_SCREENSHOTS, if it is set (the README's are made so)."""
+    """Screenshots go to DEYO_SCREENSHOTS, if it is set (the README's are of the quickstart instead)."""
     chromium = chromium_or_skip()
     folder = Path(os.environ.get("DEYO_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)

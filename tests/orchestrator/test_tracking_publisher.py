@@ -451,12 +451,15 @@ def test_what_a_newer_run_replaced_is_marked_stale() -> None:
     sweep, old, new = Sweep(), planned(1), planned(2, seed=1)
     sweep.whole(old)
     sweep.end()
-    del sweep.source.rows_of[old.run_id]  # the store shows the newest run of a config only
+    row = sweep.source.rows_of.pop(old.run_id)  # the store shows the newest run of a config only
     again = Sweep(sweep.remote, sweep.source)
     again.whole(new)
     again.end()
     assert sweep.remote.of(old.run_id)["tags"]["deyo.stale"] == "true"
-    assert "deyo.stale" not in sweep.remote.of(new.run_id)["tags"]
+    assert sweep.remote.of(new.run_id)["tags"]["deyo.stale"] == "false"
+    sweep.source.rows_of[old.run_id] = row
+    Sweep(sweep.remote, sweep.source).end()
+    assert sweep.remote.of(old.run_id)["tags"]["deyo.stale"] == "false"
 
 
 def test_a_seed_run_anew_with_other_numbers_replaces_its_group() -> None:

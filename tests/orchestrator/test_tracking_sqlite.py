@@ -47,6 +47,8 @@ def test_a_sweep_on_sqlite(tmp_path: Path, uri: str, capfd: pytest.CaptureFixtur
     parent, run = found["demo"], found[runs[0].run_id]
     by_filter = client(uri).search_runs([parent.info.experiment_id], "tags.`deyo.kind` = 'sweep'")
     assert [r.info.run_id for r in by_filter] == [parent.info.run_id]
+    counted = "tags.`deyo.label` = 'Tent' and tags.`deyo.stale` != 'true'"
+    assert len(client(uri).search_runs([parent.info.experiment_id], counted)) == 2
     assert parent.data.metrics["accuracy/Tent gaussian_noise-5 small-resnet-bn digits-c mild batch 64 official tf32"]
     assert "Tent" in parent.data.tags["mlflow.note.content"]
     assert run.data.params["seed"] == "0"
