@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.analyses import SYNTHETIC
 from orchestrator.hosts import PACKAGES, ask_hosts
-from orchestrator.preflight import Check, data_checks, describe, is_bundled, mlflow_check, resource_checks
+from orchestrator.preflight import Check, cache_check, data_checks, describe, is_bundled, mlflow_check, resource_checks
 from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.types import RunConfig
@@ -26,6 +26,7 @@ def examine(spec: SweepSpec | None, runs: list[RunConfig], *, results: str, addr
         yield from cluster_checks(address, spec, runs)
     else:
         yield from resource_checks(spec.resources if spec else Resources(), None)
+        yield cache_check()
         if spec:
             yield from data_checks(spec, runs, fatal=True)
     if spec:

@@ -1,4 +1,4 @@
-"""What must be there before a sweep starts: data, weights, MLflow, disk space, and the resources asked for.
+"""What must be there before a sweep starts: data, weights, MLflow, disk space, a cache, and the resources asked for.
 
 Every check is a line with its verdict; none of them changes anything, and all together take seconds.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from deyo.types import ConfigError, DataError
 from orchestrator.analyses import NO_NETWORK, SYNTHETIC
 from orchestrator.catalog import Catalog
+from orchestrator.folders import existing, obstacle
 from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.types import Plan, RunConfig
@@ -47,6 +48,7 @@ def preflight(spec: SweepSpec, plan: Plan, *, results: str, address: str | None 
         *weight_checks(todo, fatal=here),
         mlflow_check(spec, results),
         disk_check(todo, results),
+        cache_check(),
         *resource_checks(spec.resources, address),
     ]
 
@@ -104,15 +106,27 @@ def disk_check(todo: list[RunConfig], results: str) -> Check:
     """Room for the results, by the number of runs, batches and samples."""
     if "://" in results:
         return Check(name="disk", ok=None, detail=f"{results}: an object store, its space is not checked")
+    if problem := obstacle(Path(results)):
+        return Check(name="disk", ok=False, detail=f"{problem}; --results names where results are kept")
     need = sum(_bytes(config) for config in todo) + SPARE_BYTES
-    folder = _existing(Path(results))
-    if (blocking := _blocking(Path(results))) is not None:
-        return Check(name="disk", ok=False, detail=f"{blocking} is a file; --results needs a folder")
+    folder = existing(Path(results))
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1e9:.1f} GB free at {folder}, about {need / 1e9:.2f} GB needed"
     if free < need:
         return Check(name="disk", ok=False, detail=f"{detail}; free some, or choose another --results")
-    return _attempt("disk", lambda: _writable(Path(results), detail))
+    return Check(name="disk", ok=True, detail=detail)
+
+
+def cache_check() -> Check:
+    """Whether this machine can keep prepared data and checkpoints."""
+    from deyo.benchmarks import default_cache
+
+    folder = default_cache()
+    if problem := obstacle(folder):
+        detail = f"{problem}; DEYO_CACHE names the folder for prepared data and checkpoints"
+        return Check(name="cache", ok=False, detail=detail)
+    free = shutil.disk_usage(existing(folder)).free
+    return Check(name="cache", ok=True, detail=f"{free / 1e9:.1f} GB free at {folder}")
 
 
 def resource_checks(resources: Resources, address: str | None) -> list[Check]:
@@ -231,26 +245,6 @@ def _look_for_weights(catalog: Catalog, model: str, benchmark: str) -> str | Che
     if where is None:
         return Check(name=name, ok=None, detail=f"{identity}: not on this machine yet; fetched at first use")
     return f"{identity}, {where}"
-
-
-def _writable(folder: Path, detail: str) -> str | Check:
-    existing = _existing(folder)
-    if not os.access(existing, os.W_OK):
-        raise DataError(f"{existing} cannot be written")
-    return detail
-
-
-def _existing(path: Path) -> Path:
-    path = path.expanduser().absolute()
-    while not path.is_dir():
-        path = path.parent
-    return path
-
-
-def _blocking(path: Path) -> Path | None:
-    """The file that stands where ``path``, or a folder above it, would have to be."""
-    path = path.expanduser().absolute()
-    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
 
 
 def _bytes(config: RunConfig) -> int:

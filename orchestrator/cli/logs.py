@@ -35,7 +35,7 @@ def logs(
     from orchestrator import open_results
 
     opened = open_results(results, options.sweep_name(sweep, results, overrides, smoke=smoke))
-    run_ids = _matching(opened, run) if run else sorted(opened.failures())
+    run_ids = _matching(opened, run) if run is not None else sorted(opened.failures())
     if not run_ids:
         typer.echo("no failed runs; name a run to see its log")
     for run_id in run_ids:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -55,12 +56,24 @@ def make_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
     )
 
     @app.callback()
-    def options() -> None:
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
         """Sweeps of test-time adaptation: plan, run, resume, and read the results."""
 
     for verb in verbs:
         import_module(f"orchestrator.cli.{verb.replace('-', '_')}").register(app)
     return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"deyo-sweep {version('deyo-sweep')}")
+        raise typer.Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -97,10 +110,29 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if not is_explained(error):
+        if is_explained(error):
+            typer.echo(f"error: {error}", err=True)
+        elif isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename is not None:
+            typer.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
+        else:
             raise
-        typer.echo(f"error: {error}", err=True)
         return USAGE_ERROR
+
+
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+    }
+)
+"""Errors of files whose reason lies in the machine or in a path that was given, not in this code."""
 
 
 def is_explained(error: BaseException) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +29,15 @@ Set = Annotated[
     ),
 ]
 Smoke = Annotated[bool, typer.Option("--smoke", help="The spec's reduced form: few images, one seed.")]
-Results = Annotated[str, typer.Option("--results", metavar="PATH", help="Where results are kept (path, s3://, gs://).")]
+Results = Annotated[
+    str,
+    typer.Option(
+        "--results",
+        metavar="PATH",
+        help="Where results are kept (path, s3://, gs://).",
+        callback=lambda path: _a_folder(path),
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option("--address", metavar="ADDR", help="A Ray cluster: HOST:6379, or http://HOST:8265 for Ray Jobs."),
@@ -45,9 +55,10 @@ def load(spec: str, overrides: list[str], smoke: bool) -> SweepSpec:
     from orchestrator.spec import load_spec
 
     if not Path(spec).is_file():
-        near = sorted(str(p) for folder in (Path(), Path("experiments")) for p in folder.glob("*.yaml"))
+        near = sorted(str(p) for folder in (Path(), Path("experiments")) for p in folder.glob("*.yaml") if p.is_file())
         listed = f"; here are: {', '.join(near[:12])}" if near else ""
-        raise ConfigError(f"no spec file {spec!r}{listed}")
+        what = f"{spec!r} is a folder, no spec file" if Path(spec).is_dir() else f"no spec file {spec!r}"
+        raise ConfigError(f"{what}{listed}")
     return load_spec(spec, overrides, smoke=smoke)
 
 
@@ -61,5 +72,25 @@ def sweep_name(text: str, results: str, overrides: list[str] | None = None, *, s
         from orchestrator.suggest import suggest
 
         names = sorted(sweeps(results)) if Path(results).is_dir() else []
-        raise ConfigError(f"no sweep {text!r} under {results}; {suggest(text, names)}")
+        hint = suggest(text, names) if names else "there is none yet. Another root: --results PATH"
+        raise ConfigError(f"no sweep {text!r} under {results}; {hint}")
     return text
+
+
+def writable(path: Path) -> Path:
+    """``path``, named by --output, with the folder that it is to lie in made. Raises ``ConfigError``."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {path}: cannot be written ({error.strerror})") from None
+    return path
+
+
+def _a_folder(results: str) -> str:
+    from orchestrator.folders import blocking_file
+
+    if "://" not in results and (file := blocking_file(Path(results))) is not None:
+        raise ConfigError(f"--results {results}: {file} is a file; results are kept in a folder")
+    return results

@@ -44,7 +44,7 @@ def plan(
     store = open_store(results, loaded.name)
     planned = make(loaded, store, results)
     costs = cost_model(results, loaded.name, store)
-    if run:
+    if run is not None:
         _show_run(find_run(planned, run), costs, as_json)
         return
     checks = _preflight(loaded, planned, results, address) if preflight else []

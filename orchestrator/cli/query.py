@@ -52,7 +52,7 @@ def query(
     name = None if sweep is None else options.sweep_name(sweep, results)
     data = render(ask(open_results(results, name), sql, partial=partial), chosen)
     if output is not None:
-        _write(output, data)
+        _write(options.writable(output), data)
     else:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

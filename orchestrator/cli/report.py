@@ -38,6 +38,7 @@ def report(
     import json
 
     from deyo.types import ConfigError
+    from orchestrator.folders import obstacle
     from orchestrator.report.build import write_report
     from orchestrator.tables.data import filtered
     from orchestrator.tables.load import load
@@ -51,6 +52,8 @@ def report(
     data, opened = load(sweep, results, settings, smoke=smoke)
     data = filtered(data, where or ())
     folder = output or _default_folder(results, data.sweep)
+    if problem := obstacle(folder):
+        raise ConfigError(f"--output {folder}: {problem}")
     written = write_report(
         data, opened, folder, Request(layout=layout, ddof=ddof), paper=compare == "paper", formats=formats
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import DEFAULT_RESULTS, Json, Results, Set, Smoke, SpecOrSweep
+from orchestrator.cli.options import DEFAULT_RESULTS, Json, Results, Set, Smoke, SpecOrSweep, writable
 
 
 def _list_layouts(asked: bool) -> None:
@@ -96,8 +96,7 @@ def table(
     if output is None:
         typer.echo(text)
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", encoding="utf-8")
+        writable(output).write_text(text + "\n", encoding="utf-8")
 
 
 def _split(values: list[str] | None) -> list[str]:

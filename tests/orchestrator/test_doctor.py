@@ -187,7 +187,7 @@ def test_hosts_that_lack_something_are_named() -> None:
 def test_this_machine_by_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["doctor", "--json"]) == 0
     names = [check["name"] for check in json.loads(capsys.readouterr().out)]
-    assert names == ["versions", "token", "resources"]
+    assert names == ["versions", "token", "resources", "cache"]
 
 
 def test_a_cluster_that_is_not_there_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.catalog import Catalog
 from orchestrator.plan import make_plan
-from orchestrator.preflight import Check, disk_check, local_facts, mlflow_check, preflight, shortage
+from orchestrator.preflight import Check, cache_check, disk_check, local_facts, mlflow_check, preflight, shortage
 from orchestrator.probe import ClusterFacts, Node
 from orchestrator.spec import parse_spec
 from orchestrator.specmodel import Resources, SweepSpec
@@ -183,6 +183,16 @@ def test_a_results_root_that_is_a_file_is_said_before_the_start(tmp_path: Path) 
         check = disk_check([], str(results))
         assert check.ok is False
         assert f"{tmp_path / 'taken'} is a file" in check.detail
+
+
+def test_a_cache_that_cannot_be_used_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEYO_CACHE", str(tmp_path / "new" / "cache"))
+    assert cache_check().ok
+    (tmp_path / "new").write_text("")
+    check = cache_check()
+    assert check.ok is False
+    assert "DEYO_CACHE" in check.detail
+    assert f"{tmp_path / 'new'} is a file" in check.detail
 
 
 @pytest.mark.parametrize("address", [None, "head:6379"])
