@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from orchestrator.attempts import POLICIES, AttemptLedger, CircuitBreaker, make_failure
+from orchestrator.attempts import (
+    AttemptLedger,
+    CircuitBreaker,
+    make_failure,
+    pretraining_retries,
+    pretraining_words,
+)
 from orchestrator.flight import Flight, Options
 from orchestrator.outcome import FailureBoard, first_line
 from orchestrator.pool import Job
@@ -56,7 +62,7 @@ class Aftermath:
     def pretraining_failed(self, task: PretrainTask, failure: Failure) -> str:
         """A checkpoint was not made; the message for the outcome if its runs have to wait for the next sweep."""
         count = self._pretraining[task.key] = self._pretraining.get(task.key, 0) + 1
-        if not self.stopping() and count <= POLICIES[failure.kind].retries:
+        if not self.stopping() and count <= pretraining_retries(failure.kind):
             self.progress.note(f"pretraining {task.key}: {first_line(failure.message)}; tried again")
             again = replace(task, task_id=self.task_id())
             self.scheduler.add_pretraining(again, cost=0.0, priority=self.options.priority, gpu=self.options.gpu)
@@ -64,9 +70,9 @@ class Aftermath:
         if failure.kind is FailureClass.CANCELLED:
             return ""
         dropped = self.scheduler.drop_waiting(task.key)
-        message = f"pretraining {task.key} failed: {failure.message}"
-        self.progress.note(f"{message}\n{failure.traceback}{dropped} runs that start from it stay pending")
-        return message
+        said = f"pretraining {task.key} failed: {pretraining_words(failure)}"
+        self.progress.note(f"{said}\n{dropped} runs that start from it stay pending")
+        return f"pretraining {task.key} failed: {failure.message}"
 
     def _given_up(self, job: Job, failure: Failure) -> None:
         self.failures[job.run.run_id] = failure

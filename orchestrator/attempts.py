@@ -6,6 +6,7 @@ not failures. Only ``cancelled`` is no verdict on a run: such a run is started a
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import traceback as traceback_module
@@ -83,11 +84,15 @@ def signature(kind: FailureClass, message: str, where: str = "") -> str:
     return f"{kind.value}:{hashlib.sha256(f'{plain}|{where}'.encode()).hexdigest()[:8]}"
 
 
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO})
+"""Errors of a host's disk: another host may have the data, or the room."""
+
+
 def _kind(error: BaseException) -> FailureClass:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ConfigError):
         return FailureClass.CONFIG
-    if isinstance(error, DataError):
+    if isinstance(error, DataError) or (isinstance(error, OSError) and error.errno in _DISK):
         return FailureClass.DATA
     if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in text:
         return FailureClass.CUDA_OOM
@@ -106,6 +111,16 @@ def _place(error: BaseException) -> str:
     """File and function where the exception was raised; line numbers are left out, they move with edits."""
     frames = traceback_module.extract_tb(error.__traceback__)
     return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].name}" if frames else ""
+
+
+def pretraining_retries(kind: FailureClass) -> int:
+    """Further attempts at a checkpoint: nothing tells it to avoid a host, so what a host lacks is not tried again."""
+    return 0 if kind is FailureClass.DATA else POLICIES[kind].retries
+
+
+def pretraining_words(failure: Failure) -> str:
+    """What is said of a checkpoint that was not made: of a bug, the traceback too."""
+    return f"{failure.message}\n{failure.traceback}".strip() if failure.kind is FailureClass.ERROR else failure.message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.artifacts import keep_artifact
-from orchestrator.attempts import POLICIES
+from orchestrator.attempts import pretraining_retries, pretraining_words
 from orchestrator.driver import Options
 from orchestrator.grouping import pretrain_key
 from orchestrator.types import (
@@ -111,12 +111,12 @@ class Pretraining:
             return
         failure = failure or Failure(kind=FailureClass.ERROR, message="the task ended without a checkpoint")
         count = self.tries[task.key, failure.kind] = self.tries.get((task.key, failure.kind), 0) + 1
-        if count <= POLICIES[failure.kind].retries:
+        if count <= pretraining_retries(failure.kind):
             self.report(f"again {task.key}: {failure.kind}: {failure.message}")
             self.waiting.append(task)
         else:
             self.failed[task.key] = failure
-            self.report(f"failed {task.key}: {failure.kind}: {failure.message}")
+            self.report(f"failed {task.key}: {failure.kind}: {pretraining_words(failure)}")
 
     def _give_up(self) -> None:
         for task in self.waiting:

@@ -127,7 +127,7 @@ def test_all_slots_work_and_lost_ones_cost_one_more_attempt(tmp_path: Path) -> N
 def test_failures_follow_the_policies_of_runs(tmp_path: Path) -> None:
     script: dict[str, list[Failure | str | None]] = {
         "config": [failure(FailureClass.CONFIG)],
-        "data": [failure(FailureClass.DATA)] * 2,
+        "data": [failure(FailureClass.DATA)],
         "lost": [*[failure(FailureClass.WORKER_LOST)] * 5, None],
     }
     lines: list[str] = []
@@ -138,6 +138,7 @@ def test_failures_follow_the_policies_of_runs(tmp_path: Path) -> None:
     assert list(work.made) == ["lost"]
     assert not any(script.values())
     assert "failed config: config: why" in lines
+    assert [line for line in lines if line.startswith("failed data")] == ["failed data: data: why"]
 
 
 def test_without_a_worker_it_gives_up(tmp_path: Path) -> None:
