@@ -8,6 +8,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
+COLD_SECONDS = 300.0
+"""After so long a start the cold part of it no longer matters."""
+
 
 @dataclass(kw_only=True)
 class Tally:
@@ -28,17 +31,44 @@ class Tally:
     cost_left: float = 0.0
     cost_done: float = 0.0
     _began: float | None = None
+    _before: int = 0
+    _ends: int = 0
+    _last_end: float = 0.0
+    _seen: float = 0.0
+    _warm: tuple[float, float] = (0.0, 0.0)
+    _speed: float | None = None
 
     def begin(self, now: float) -> None:
         """The first task starts."""
         if self._began is None:
-            self._began = now
+            self._began, self._before = now, self.done + self.failed
 
     def estimate(self, now: float) -> None:
-        """The time left, if what was done so far is enough to tell."""
-        spent = now - self._began if self._began is not None else 0.0
-        known = self.cost_done > 0 and (spent > 10 or self.cost_done > 0.05 * self.cost_left)
-        self.eta = spent * max(0.0, self.cost_left) / self.cost_done if known else None
+        """The time left, once what was done tells it; between two ends of runs the clock runs down.
+
+        The first runs of each worker are cold (they load, decode and compile) and tell little: the speed is that of
+        what was done after them, or of everything once the sweep is so old that a cold start no longer matters.
+        """
+        if self._began is None:
+            return
+        if self.cost_done > self._seen:
+            self._seen, self._last_end = self.cost_done, now
+            self._ends += 1
+            self._learn(now, self._began)
+        if self._speed is not None:
+            self.eta = max(0.0, self.cost_left / self._speed - (now - self._last_end))
+
+    def _learn(self, now: float, began: float) -> None:
+        cold = max(1, self.slots)
+        if self._ends <= cold:
+            self._warm = now, self.cost_done
+            since, cost = began, 0.0
+            known = now - began > COLD_SECONDS and self.done + self.failed - self._before >= cold
+        else:
+            since, cost = self._warm
+            known = self._ends >= 2 * cold
+        if known and now > since:
+            self._speed = (self.cost_done - cost) / (now - since)
 
     @property
     def left(self) -> int:

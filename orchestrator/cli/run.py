@@ -82,7 +82,7 @@ def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
     """The last lines of a sweep; raises ``typer.Exit`` with its code."""
     from orchestrator.outcome import FailureBoard
 
-    if not quiet:
+    if not quiet and outcome.done:
         _print_table(outcome.sweep, results)
     if outcome.failures:
         typer.echo(f"{len(outcome.failures)} runs failed:", err=True)
