@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deyo.class_token import trim_last_block
+from deyo.frozen import freeze_convolutions
 from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
 from deyo.types import ConfigError, MethodContext
@@ -67,6 +68,7 @@ class RunsNetwork(nn.Module):
         self._cast_frozen()
         if context.device.type == "cuda":
             self.module.to(memory_format=torch.channels_last)
+            freeze_convolutions(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []

@@ -37,6 +37,12 @@ class Forward:
     finite: Tensor
 
 
+def judge(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of logits [R, B, C]: the same with non-finite samples zeroed, their entropy [R, B], which are finite."""
+    safe = quiet(logits)
+    return safe, entropy(safe), finite_rows(logits.detach())
+
+
 def run_stages(method: LockstepMethod, pixels: Tensor) -> None:
     """The plain way to run a step: stage after stage, until one says that there is nothing left to do."""
     for go_on in method.stages(pixels):
@@ -49,13 +55,15 @@ class LockstepMethod:
 
     Subclasses set ``name`` and ``Settings`` (whose fields include ``learning_rate``, ``momentum`` and
     ``adapted`` unless ``adapts`` is False) and implement ``adapt`` (or ``stages``). ``capturable`` says whether a
-    step can be captured in CUDA graphs; ``coarse`` (set where it is) asks for few stages of fixed shapes.
+    step can be captured in CUDA graphs; ``coarse`` (set where it is) asks for few stages of fixed shapes; ``fused``
+    names the functions of tensors among the attributes that are compiled then.
     """
 
     name: ClassVar[str]
     lockstep: ClassVar[bool] = True
     adapts: ClassVar[bool] = True
     statistics: ClassVar[str] = "batch"
+    fused: ClassVar[tuple[str, ...]] = ("judge",)
     capturable: bool = True
     coarse: bool = False
     Settings: ClassVar[type]
@@ -72,6 +80,7 @@ class LockstepMethod:
             self.optimizer = RunSGD(self.network.theta, self._each("learning_rate"), self._each("momentum"))
         self.seeds = torch.tensor([int(s) for s in context.seeds], dtype=torch.int64, device=self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.judge: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] = judge
         self.runner: Callable[[LockstepMethod, Tensor], None] = run_stages
         self.report: StepReport
         self.logits: Tensor
@@ -94,7 +103,8 @@ class LockstepMethod:
     def stages(self, pixels: Tensor) -> Iterator[Tensor]:
         """One step in stages: yields a bool tensor [] before each further stage.
 
-        Where it is false the step ends there, so ``make_report`` must have described that outcome already.
+        Where it is false the step ends there, so ``make_report`` must have described that outcome already. A stage
+        that runs all the same (for other runs, or unasked) leaves a run that selected nothing as it was.
         Stages are what a CUDA graph can capture: nothing in them waits for the device.
         """
         self.adapt(pixels)
@@ -135,14 +145,8 @@ class LockstepMethod:
         x = self.network.normalize(pixels)
         with torch.set_grad_enabled(gradient):
             logits = self.network(x, statistics=self.statistics)
-            safe = quiet(logits)
-            return Forward(
-                x=x,
-                logits=logits.detach(),
-                safe=safe,
-                entropy=entropy(safe),
-                finite=finite_rows(logits.detach()),
-            )
+            safe, own, finite = self.judge(logits)
+            return Forward(x=x, logits=logits.detach(), safe=safe, entropy=own, finite=finite)
 
     def update(self, losses: Tensor, active: Tensor) -> Tensor:
         """Step the runs of ``active`` bool [R] down the gradient of their ``losses`` [R]; returns those stepped.

@@ -68,6 +68,7 @@ class DeYO(LockstepMethod):
 
     name = "deyo"
     Settings = DeYOSettings
+    fused = ("judge", "draw_indices")
 
     def __init__(self, context: MethodContext, settings: Sequence[DeYOSettings]) -> None:
         super().__init__(context, settings)

@@ -18,7 +18,7 @@ from parity_cases import (
 )
 
 from deyo.fast import accelerate
-from deyo.methods import create_method
+from deyo.methods import create_method, settings_class
 from deyo.transforms import draw
 from deyo.types import MethodContext
 
@@ -99,3 +99,34 @@ def test_permutations_on_cpu_and_gpu_are_equal() -> None:
     for kind in ("patch", "pixel"):
         cpu = draw(kind, torch.tensor([1, 2]), 3, **options)
         assert torch.equal(cpu, draw(kind, torch.tensor([1, 2], device="cuda"), 3, **options).cpu())
+
+
+@pytest.mark.parametrize("patches", [4, 5])
+def test_the_compiled_draw_is_the_plain_one(patches: int) -> None:
+    options = {"batch": 7, "size": 32, "patches": patches}
+    seeds, step = torch.tensor([1, 2], device="cuda"), torch.tensor(3, device="cuda")
+    compiled = torch.compile(draw, dynamic=False)
+    for kind in ("patch", "pixel"):
+        assert torch.equal(compiled(kind, seeds, step, **options), draw(kind, seeds, step, **options))
+
+
+def test_stages_that_are_started_unasked_change_nothing() -> None:
+    """Steps that select everything and nothing in turns: the graphs run ahead, the plain path waits."""
+    case = load_case("deyo_bn")
+    network, pixels, _ = network_for(case.settings["network"])
+    context = MethodContext(
+        network=network,
+        seeds=(0,),
+        batch_size=case.settings["batch_size"],
+        precision="float64",
+        device=torch.device("cuda"),
+    )
+    settings = [settings_class("deyo")(learning_rate=0.01, plpd_threshold=-2.0)]
+    plain, ahead = create_method("deyo", context, settings), create_method("deyo", context, settings)
+    accelerate(ahead, compile=False)
+    for step, batch in enumerate(batches(case, pixels)):
+        for method in (plain, ahead):
+            method.entropy_margin.fill_(100.0 if step % 4 < 2 else 0.0)
+            method.step(batch.cuda())
+        assert torch.equal(plain.report.skipped, ahead.report.skipped)
+        torch.testing.assert_close(plain.network.theta, ahead.network.theta, rtol=0, atol=1e-9)
