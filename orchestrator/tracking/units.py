@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.tracking.naming import PUBLISHED, group_key
+from orchestrator.tracking.naming import PUBLISHED, STALE, group_key
 from orchestrator.tracking.remote import RemoteRun
 from orchestrator.tracking.source import Source
 from orchestrator.tracking.state import FINISHED, Member, SweepInfo, Unit
@@ -61,7 +61,7 @@ class Units:
         for run_id in unit.members:
             self._unit_of.pop(run_id, None)
         if unit.remote is not None:
-            kept = {k: v for k, v in unit.remote.tags.items() if k in (PUBLISHED, CURVE_LABELS)}
+            kept = {k: v for k, v in unit.remote.tags.items() if k in (PUBLISHED, STALE, CURVE_LABELS)}
             unit.remote.tags = kept
             self.known[unit.key] = unit.remote
 

@@ -137,6 +137,8 @@ class UnitWriter:
             tags[PREFIX + "attempt"] = str(member.attempt)
         if settled:
             tags[PUBLISHED] = unit.mark()
+            if unit.remote is not None and unit.remote.tags.get(naming.STALE) == "true":
+                tags[naming.STALE] = "false"  # it counts again
         if settled and unit.grouped:
             collapsed = sum(bool((m.row or {}).get("collapsed")) for m in settled)
             if collapsed:

@@ -460,6 +460,11 @@ def test_what_a_newer_run_replaced_is_marked_stale() -> None:
     sweep.source.rows_of[old.run_id] = row
     Sweep(sweep.remote, sweep.source).end()
     assert sweep.remote.of(old.run_id)["tags"]["deyo.stale"] == "false"
+    sweep.remote.of(old.run_id)["tags"]["deyo.stale"] = "true"
+    last = Sweep(sweep.remote, sweep.source)
+    last.whole(old, 2)  # a run that counts again with a new attempt
+    last.end()
+    assert sweep.remote.of(old.run_id)["tags"]["deyo.stale"] == "false"
 
 
 def test_a_seed_run_anew_with_other_numbers_replaces_its_group() -> None:
