@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -312,7 +313,8 @@ class RayExecutor:
     def _death(self, actor: _Actor, error: Exception) -> Failure:
         """Why an actor died: its host, its memory, or something in the process."""
         text = str(error)
-        message = next((line.strip() for line in text.splitlines() if "exit detail" in line), text)
+        detail = re.search(r"exit detail: (.*?)(?: Some common causes|$)", text, re.MULTILINE)
+        message = detail[1] if detail else text
         nodes = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
         if not nodes.get(actor.node_id, False) or isinstance(error, ray.exceptions.ActorUnavailableError):
             return make_failure(FailureClass.NODE_LOST, "the worker's host does not answer")
