@@ -100,6 +100,23 @@ def test_plain_parquet_readers_of_the_documented_folders_see_the_same(store):
     assert aggregates.equals(open_results(store.root).aggregates().replace_schema_metadata(None))
 
 
+def test_polars_reads_the_documented_folders(store):
+    polars = pytest.importorskip("polars", reason="polars is not installed (it is in the test extra)")
+    for run in sr.grid():
+        sr.run_once(store, run, samples=run.config.label == "deyo")
+    store.close()
+    tables, results = Path(store.root) / "tables", open_results(store.root)
+    for grain in (*schema.GRAINS, "aggregates"):
+        frame = polars.read_parquet(tables / grain)
+        ours = getattr(results, grain)()
+        assert frame.columns == ours.column_names
+        assert frame.height == len(ours) > 0
+    accuracy = polars.scan_parquet(tables / "runs").group_by("label").agg(polars.col("accuracy").mean())
+    found = dict(accuracy.collect().iter_rows())
+    expected = results.pandas("runs").groupby("label").accuracy.mean()
+    assert found == pytest.approx(expected.to_dict())
+
+
 def test_plain_reads_work_before_anything_was_recorded(store):
     sr.run_once(store, sr.planned(), samples=False)
     store.close()
