@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A sweep on Slurm: one Ray for the job, started on its nodes and ended with it.
 #
-#   sbatch --nodes=4 --gpus-per-node=8 slurm.sh experiments/imagenet_c.yaml /scratch/$USER/results
+#   sbatch --nodes=4 --gpus-per-node=8 slurm.sh experiments/t1_imagenet_c_mild.yaml /scratch/$USER/results
 #
 # Submit it again after a time limit: only what is missing runs. The results folder must be on a file system that the
 # first node can write; nothing else is shared. The nodes must be the job's alone (--exclusive): `ray symmetric-run`
-# ends every Ray process of its user on them.
+# starts on no node that runs a Ray already, and ends every Ray process there with `ray stop`.
 #SBATCH --job-name=deyo-sweep
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=32
