@@ -130,11 +130,10 @@ def read(tree: Tree, run_id: str) -> Marker:
 
 def committed_ids(tree: Tree) -> Iterator[str]:
     """Runs that have a commit marker, whole or not. Other files in the folders are passed over."""
-    for shard in tree.children("commits"):
-        for name in tree.children(f"commits/{shard}"):
-            run_id = layout.marker_run_id(f"commits/{shard}/{name}")
-            if run_id:
-                yield run_id
+    for path in tree.names("commits"):
+        run_id = layout.marker_run_id(path)
+        if run_id and path == layout.commit(run_id):  # not a copy that lies deeper
+            yield run_id
 
 
 def publish(tree: Tree, marker: Marker) -> bool:

@@ -101,6 +101,12 @@ class LocalTree:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def names(self, folder: str) -> Iterator[str]:
+        for base, folders, names in os.walk(self._full(folder)):
+            folders.sort()
+            inside = os.path.relpath(base, self.root).replace(os.sep, "/")
+            yield from (f"{inside}/{name}" for name in sorted(names))
+
     def files(self, folder: str) -> Iterator[Entry]:
         for base, folders, names in os.walk(self._full(folder)):
             folders.sort()

@@ -83,8 +83,16 @@ class ObjectTree:
         self.replace(path, sink.getvalue())
 
     def children(self, folder: str) -> list[str]:
-        selector = pafs.FileSelector(self._full(folder), allow_not_found=True)
-        return sorted(info.base_name for info in self._fs.get_file_info(selector))
+        """On Google's store all below is listed: there pyarrow shows a folder in a folder only if someone made an
+        object for it.
+        """
+        whole = isinstance(self._fs, _GCS)
+        selector = pafs.FileSelector(self._full(folder), allow_not_found=True, recursive=whole)
+        start = len(self._full(folder).rstrip("/")) + 1
+        return sorted({info.path[start:].partition("/")[0] for info in self._fs.get_file_info(selector)} - {""})
+
+    def names(self, folder: str) -> Iterator[str]:
+        return (entry.path for entry in self.files(folder))
 
     def files(self, folder: str) -> Iterator[Entry]:
         selector = pafs.FileSelector(self._full(folder), allow_not_found=True, recursive=True)
@@ -127,4 +135,7 @@ class ObjectTree:
             raise store_error(error, path, self.root) from error
 
 
-_FLAT = tuple(kind for name in ("S3FileSystem", "GcsFileSystem") if (kind := getattr(pafs, name, None)))
+_S3, _GCS = (
+    tuple(filter(None, [getattr(pafs, name, None)])) for name in ("S3FileSystem", "GcsFileSystem")
+)  # a build of pyarrow may lack either
+_FLAT = _S3 + _GCS

@@ -249,11 +249,9 @@ def read_failures(tree: Tree) -> dict[str, Failure]:
     """The last failure of each run without a commit."""
     committed = set(commits.committed_ids(tree))
     found = {}
-    for shard in tree.children("failures"):
-        for name in tree.children(f"failures/{shard}"):
-            path = f"failures/{shard}/{name}"
-            run_id = layout.marker_run_id(path)
-            failure = logs.decode_failure(tree.read(path)) if run_id and run_id not in committed else None
-            if run_id and failure:
-                found[run_id] = failure
+    for path in tree.names("failures"):
+        run_id = layout.marker_run_id(path)
+        if run_id and run_id not in committed and path == layout.failure(run_id):
+            failure = logs.decode_failure(tree.read(path))
+            found |= {run_id: failure} if failure else {}
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import store_runs as sr
 
 from orchestrator.query import query
-from orchestrator.results import Results, open_results
+from orchestrator.results import Results, open_results, sweeps
 from orchestrator.store import ParquetStore, StoreError, attempt, compactor, fsck
 from orchestrator.store.object_tree import ObjectTree
 from orchestrator.store.tree import join, open_tree
@@ -125,21 +126,22 @@ def test_options_of_a_uri_stay_at_its_end():
 def test_keys_in_a_uri_are_refused():
     with pytest.raises(StoreError, match="in the environment") as caught:
         open_tree("s3://AKIA:secret@bucket/results")
+    with pytest.raises(StoreError, match="in the environment"):
+        open_tree("gs://anonymous:secret@bucket/results")
     assert "secret" not in str(caught.value)
 
 
-@pytest.fixture
-def s3_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URI of an empty prefix on a local S3 server (moto)."""
-    server = shutil.which("moto_server")
-    if server is None:
-        pytest.skip("needs moto_server (pip install 'moto[server]')")
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
-        monkeypatch.setenv(name, value)
-    command = [server, "-H", "127.0.0.1", "-p", str(port)]
+        return free.getsockname()[1]
+
+
+@contextlib.contextmanager
+def served(command: list[str], port: int) -> Iterator[None]:
+    """A server of its own process, once it listens on ``port``."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs {command[0]}, which is in the test extra")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(150):
@@ -147,42 +149,73 @@ def s3_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.2)
-        options = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
-        pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("bucket")
-        yield f"s3://bucket/results?{'&'.join(f'{k}={v}' for k, v in options.items())}"
+        yield
     finally:
         process.terminate()
         process.wait()
 
 
+@pytest.fixture
+def s3_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URI of an empty prefix on a local S3 server (moto)."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+        monkeypatch.setenv(name, value)
+    port = free_port()
+    with served(["moto_server", "-H", "127.0.0.1", "-p", str(port)], port):
+        options = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
+        pafs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("bucket")
+        yield f"s3://bucket/results?{'&'.join(f'{k}={v}' for k, v in options.items())}"
+
+
+@pytest.fixture
+def gs_root() -> Iterator[str]:
+    """The URI of an empty prefix on a local server that speaks Google's protocol (gcp-storage-emulator)."""
+    if not hasattr(pafs, "GcsFileSystem"):
+        pytest.skip("this build of pyarrow has no GcsFileSystem")
+    port = free_port()
+    command = ["gcp-storage-emulator", "start", "--host", "127.0.0.1", "--port", str(port), "--in-memory"]
+    with served([*command, "--default-bucket", "bucket"], port):
+        yield f"gs://anonymous@bucket/results?scheme=http&endpoint_override=127.0.0.1:{port}&retry_limit_seconds=20"
+
+
 @pytest.mark.slow
-def test_a_sweep_on_an_s3_server(s3_root):
-    store = ParquetStore(s3_root, "sweep")
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_sweep_on_a_server(kind, request):
+    root = request.getfixturevalue(f"{kind}_root")
+    store = ParquetStore(root, "sweep")
     runs = list(sr.grid(range(2)))
     store.write_plan(Plan(sweep="sweep", runs=tuple(runs)))
-    for run in runs:
+    for run in runs[1:]:
         assert sr.run_once(store, run)
-    running = sr.planned(9)
+    running, failed = sr.planned(9), sr.planned(10)
+    store.begin(failed, 1)
+    store.fail(failed.run_id, 1, Failure(kind=FailureClass.TIMEOUT, message="late"))
     store.begin(running, 1)
     for step in range(3):
         store.append(running.run_id, 1, "batches", sr.batch_rows([step]))
         store.append_log(running.run_id, 1, f"{step} ")
         store.flush()
     store.save_checkpoint(running.run_id, 1, Checkpoint(run_id=running.run_id, step=3, blob=b"state"))
-    assert open_results(s3_root).batches([running.run_id], partial=True)["step"].to_pylist() == [0, 1, 2]
+    assert open_results(root).batches([running.run_id], partial=True)["step"].to_pylist() == [0, 1, 2]
+    assert len(open_results(root).runs()) == 11
     store.close()
-    again = ParquetStore(s3_root, "sweep")
-    assert set(again.committed()) == {r.run_id for r in runs}
+    assert sr.run_once(store, runs[0])
+    again = ParquetStore(root, "sweep")
+    assert set(again.committed()) == {r.run_id for r in runs}, "compacted and not"
+    assert again.failures()[failed.run_id].message == "late"
     assert again.next_attempt(running.run_id) == 2
     assert again.load_checkpoint(running.run_id).blob == b"state"
     again.begin(runs[0], 7)
     assert not again.commit(runs[0], 7, sr.row(0))
-    read = open_results(s3_root, "sweep")
+    again.close()
+    assert sweeps(root) == ["sweep"]
+    read = open_results(root, "sweep")
     assert (len(read.runs()), len(read.batches()), len(read.samples())) == (12, 48, 384)
     assert read.log(running.run_id, 1) == "0 1 2 "
+    assert [a.state for a in read.attempts(failed.run_id)] == ["failed"]
     assert query(read, "SELECT count(*) AS n FROM samples").to_pylist() == [{"n": 384}]
-    plain = pads.dataset("bucket/results/sweep/tables/runs", filesystem=pafs.FileSystem.from_uri(s3_root)[0])
-    assert plain.count_rows() == 12
+    filesystem, base = pafs.FileSystem.from_uri(join(root, "sweep", "tables", "runs"))
+    assert pads.dataset(base, filesystem=filesystem).count_rows() == 12
     assert {f.kind for f in fsck.check(again.tree)} <= {"left over", "superseded", "truncated"}
 
 
