@@ -34,6 +34,7 @@ class Aftermath:
     task_id: Callable[[], str]
     failures: dict[str, Failure] = field(default_factory=dict)
     board: FailureBoard = field(default_factory=FailureBoard)
+    again: FailureBoard = field(default_factory=lambda: FailureBoard("tried again"))
 
     def __post_init__(self) -> None:
         self.ledger = AttemptLedger(extra_retries=self.options.extra_retries)
@@ -47,9 +48,9 @@ class Aftermath:
         attempt = flight.task.attempts[run_id]
         verdict = self.ledger.judge(run_id, failure, group_size=group_size, node=flight.slot.node)
         if verdict.again and not self.stopping():
-            self._record(job, attempt, _no_verdict(failure))
-            if group_size == 1:
-                self.progress.note(f"{run_id}: {failure.kind.value}, tried again: {first_line(failure.message)}")
+            kept = self._record(job, attempt, _no_verdict(failure))
+            if line := self.again.add(job.run, replace(failure, log_path=kept.log_path)):
+                self.progress.note(line)
             job.limit = verdict.limit if verdict.limit is not None else job.limit
             job.avoid = job.avoid | {verdict.avoid} if verdict.avoid else job.avoid
             self.scheduler.add(job)

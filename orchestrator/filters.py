@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deyo.types import ConfigError
 from orchestrator.plan import with_retries
 from orchestrator.suggest import suggest
-from orchestrator.types import Plan, PlannedRun
+from orchestrator.types import Plan, PlannedRun, RunStatus
 
 AXES = (
     "run",
@@ -52,6 +52,13 @@ class RetryFailed:
     where: Mapping[str, frozenset[str]]
 
     def __call__(self, plan: Plan) -> Plan:
+        failed = [run for run in plan.runs if run.status is RunStatus.FAILED]
+        if failed and not any(map(self.matches, failed)):
+            asked = " and ".join(f"{axis}={','.join(sorted(values))}" for axis, values in self.where.items())
+            have = "; ".join(
+                f"{axis}: {', '.join(sorted({_value(r, axis) for r in failed})[:12])}" for axis in self.where
+            )
+            raise ConfigError(f"none of the {len(failed)} failed runs has {asked}; they have {have}")
         return with_retries(plan, self.matches)
 
     def matches(self, run: PlannedRun) -> bool:
@@ -60,7 +67,13 @@ class RetryFailed:
     def _matches(self, run: PlannedRun, axis: str, values: frozenset[str]) -> bool:
         if axis == "run":
             return any(run.run_id.startswith(value) for value in values)
-        if axis == "failure":  # a failed run's reason begins with the class of its failure
-            return run.reason.split(":")[0] in values
-        value = getattr(run.config, axis)
-        return ("" if value is None else str(value)) in values
+        return _value(run, axis) in values
+
+
+def _value(run: PlannedRun, axis: str) -> str:
+    if axis == "run":
+        return run.run_id
+    if axis == "failure":  # a failed run's reason begins with the class of its failure
+        return run.reason.split(":")[0]
+    value = getattr(run.config, axis)
+    return "" if value is None else str(value)

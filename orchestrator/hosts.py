@@ -55,14 +55,13 @@ def _by_driver(address: str, script: Path, questions: str, timeout: float) -> st
 
 
 def _by_job(address: str, script: Path, questions: str, timeout: float) -> str:
-    from ray.job_submission import JobSubmissionClient
+    from orchestrator.jobs import connect
 
-    os.environ.setdefault("RAY_AUTH_MODE", token_in_use().mode)
     code = base64.b64encode(script.read_bytes()).decode()
     call = f"import base64;exec(base64.b64decode('{code}'))"
     entrypoint = shlex.join(["python", "-P", "-c", call, "auto", questions, str(timeout / 2)])
+    client = connect(address)
     try:
-        client = JobSubmissionClient(address)
         job = client.submit_job(entrypoint=entrypoint, metadata={"deyo-sweep": "doctor"})
         end = time.monotonic() + timeout
         while (status := client.get_job_status(job).value) not in _FINISHED and time.monotonic() < end:

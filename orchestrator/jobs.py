@@ -6,9 +6,10 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from orchestrator.specmodel import SweepSpec
 SPEC_FILE = "sweep-spec.json"
 SUBMISSION_ID = "DEYO_SUBMISSION_ID"
 _ENTRY = 'python -c "from orchestrator.cli.main import main; main()"'
-_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+_ANNOUNCEMENT = "Running entrypoint for job "
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+"""States of a job that is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,11 @@ def submit(
     results: str,
     allow_insecure: bool = False,
     skip_bad: bool = False,
+    retry: Sequence[str] | None = None,
 ) -> Submitted:
     """Start the sweep on the cluster behind the dashboard at ``address``, or attach to its running job.
+
+    With ``retry`` its failed runs are run again, those that the filters name (all if there are none).
 
     The job carries this code and the resolved spec, and no secrets: those come from the environment of the
     cluster's hosts. ``results`` must mean the same there: an absolute path or an object store. Raises
@@ -62,12 +68,13 @@ def submit(
     jobs = client(address, allow_insecure=allow_insecure)
     name = submission_id(spec.name)
     state = job_state(jobs, name)
-    if state is not None and state not in _ENDED:
+    if state is not None and state not in ENDED:
         return Submitted(submission_id=name, attached=True)
     if state is not None:
         jobs.delete_job(name)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
-    command = f"{_ENTRY} run {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
+    verb = "run" if retry is None else " ".join(["retry --failed", *(f"--where {shlex.quote(w)}" for w in retry)])
+    command = f"{_ENTRY} {verb} {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
     with _package(spec) as folder:
         jobs.submit_job(
             entrypoint=command.strip(),
@@ -85,14 +92,34 @@ def client(address: str, *, allow_insecure: bool = False) -> Any:
     probe(address)
     if not allow_insecure and not is_loopback(address):
         _refuse_open(address)
+    return connect(address)
+
+
+def connect(address: str) -> Any:
+    """``client`` without its checks. Raises ``ClusterError`` if the dashboard does not answer or refuses the token."""
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
+    from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
     for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     reread_authentication()
-    return JobSubmissionClient(address)
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError, RayError) as error:
+        raise ClusterError(f"{address} takes no job: {str(error).strip().splitlines()[0][:300]}") from None
+
+
+def existing_job(jobs: Any, sweep: str, address: str) -> tuple[str, str]:
+    """The job of ``sweep`` and its state. Raises ``ConfigError`` if the cluster knows none."""
+    name = submission_id(sweep)
+    if (state := job_state(jobs, name)) is None:
+        raise ConfigError(
+            f"the cluster at {address} has no job {name}: `deyo-sweep submit SPEC --address {address}` starts it "
+            "(a head that was started anew has forgotten earlier jobs; `status` without --address reads the results)"
+        )
+    return name, state
 
 
 def job_state(jobs: Any, name: str) -> str | None:
@@ -109,23 +136,35 @@ def stop(jobs: Any, name: str, *, patience: float = 60.0) -> str:
     """Stop a job in order (SIGTERM) and wait for its end; its last state."""
     jobs.stop_job(name)
     until = time.monotonic() + patience
-    while (state := job_state(jobs, name)) not in _ENDED and time.monotonic() < until:
+    while (state := job_state(jobs, name)) not in ENDED and time.monotonic() < until:
         time.sleep(0.5)
     return state or "unknown"
 
 
 def follow(jobs: Any, name: str) -> Iterator[str]:
-    """What the job's driver prints, from its beginning, until it ends."""
-    shown = 0
+    """What the job's driver prints, from its beginning, until it ends.
+
+    Ray appends to the output of earlier jobs of the same name: those are left out.
+    """
+    shown: int | None = None
     while True:
         state = job_state(jobs, name)
-        text = jobs.get_job_logs(name)
-        if len(text) > shown:
+        text = "" if state == "PENDING" else jobs.get_job_logs(name)
+        if shown is None and text:
+            shown = _begin(text)
+        if shown is not None and len(text) > shown:
             yield text[shown:]
             shown = len(text)
-        if state is None or state in _ENDED:
+        if state is None or state in ENDED:
             return
         time.sleep(1.0)
+
+
+def _begin(text: str) -> int:
+    """Where the output of the last job begins: after the line with which Ray announces it."""
+    announced = text.rfind(_ANNOUNCEMENT)
+    line_end = text.find("\n", announced)
+    return 0 if announced < 0 else len(text) if line_end < 0 else line_end + 1
 
 
 def _refuse_open(address: str) -> None:

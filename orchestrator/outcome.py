@@ -50,8 +50,9 @@ _SHOWN_AT = frozenset({1, 2, 5, 10, 20, 50, 100, 200, 500}) | frozenset(range(10
 
 @dataclass
 class FailureBoard:
-    """Failures by signature, an example of each with its log."""
+    """Failures by signature, an example of each with its log; ``verb`` says what became of the runs."""
 
+    verb: str = "failed"
     by_signature: dict[str, list[str]] = field(default_factory=dict)
     example: dict[str, Failure] = field(default_factory=dict)
 
@@ -61,7 +62,7 @@ class FailureBoard:
         if count not in _SHOWN_AT:
             return None
         log = f"  log: {failure.log_path}" if failure.log_path else ""
-        return f"failed ×{count} [{failure.signature}] {first_line(failure.message)} ({run.run_id}){log}"
+        return f"{self.verb} ×{count} [{failure.signature}] {first_line(failure.message)} ({run.run_id}){log}"
 
     def count(self, run_id: str, failure: Failure) -> int:
         """How many runs have failed so, this one included."""

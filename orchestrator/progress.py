@@ -120,6 +120,7 @@ class PlainProgress:
     every: float = 5.0
     _last: float = field(default=0.0)
     _shown: tuple[int, int] = (-1, -1)
+    _line: str = ""
 
     def update(self, tally: Tally) -> None:
         state = (tally.done, tally.failed)
@@ -129,10 +130,12 @@ class PlainProgress:
         self.note(tally.line())
 
     def note(self, text: str) -> None:
+        self._line = text
         print(text, file=self.stream, flush=True)
 
     def close(self, tally: Tally) -> None:
-        self.note(tally.line())
+        if tally.line() != self._line:
+            self.note(tally.line())
 
 
 class RichProgress:

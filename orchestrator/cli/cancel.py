@@ -73,8 +73,11 @@ def _cancel_job(address: str, sweep: str, wait: float) -> None:
     from orchestrator.cli.watch import sweep_without_results
 
     asked = jobs.client(address)
-    name = jobs.submission_id(sweep_without_results(sweep))
-    if jobs.job_state(asked, name) is None:
-        typer.echo(f"{name} is unknown to this cluster")
+    name, state = jobs.existing_job(asked, sweep_without_results(sweep), address)
+    if state in jobs.ENDED:
+        typer.echo(f"{name} is not running ({state})")
         return
-    typer.echo(f"{name}: {jobs.stop(asked, name, patience=wait)}")
+    state = jobs.stop(asked, name, patience=wait)
+    typer.echo(f"{name}: {state}; `deyo-sweep submit` goes on where it was")
+    if state not in jobs.ENDED:
+        raise typer.Exit(1)

@@ -60,8 +60,12 @@ def _matching(opened: Results, text: str) -> list[str]:
 
 
 def _head(attempt: AttemptInfo) -> str:
+    from orchestrator.types import FailureClass
+
     end = attempt.state
     if attempt.failure:
-        end = f"{end}, {attempt.failure.kind.value}: {attempt.failure.message.splitlines()[0][:200]}"
+        why = attempt.failure.message.splitlines()[0][:200]
+        retried = attempt.failure.kind is FailureClass.CANCELLED  # its message begins with the kind that was met
+        end = f"{end}, {why}" if retried else f"{end}, {attempt.failure.kind.value}: {why}"
     path = f", {attempt.log_path}" if attempt.log_path else ""
     return f"=== {attempt.run_id} attempt {attempt.attempt} ({attempt.started_at}): {end}{path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,15 +134,18 @@ def _print_groups(planned: Plan) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
-    reasons = Counter((r.status.value, _general(r.reason)) for r in planned.runs if r.status.value != "new")
-    for (status, reason), count in reasons.most_common(8):
-        typer.echo(f"  {count} {status}: {reason}")
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for r in planned.runs:
+        if r.status.value != "new":
+            reason = _general(r.reason)
+            reasons.setdefault((r.status.value, re.sub(r"\d+", "N", reason)), []).append(reason)
+    for (status, _), alike in sorted(reasons.items(), key=lambda item: -len(item[1]))[:8]:
+        typer.echo(f"  {len(alike)} {status}: {alike[0]}")
 
 
 def _general(reason: str) -> str:
-    """A reason without what is the run's own (ids, attempts and times), so that equal ones add up."""
-    import re
-
+    """A reason without what is the run's own (ids, attempts, logs and times), so that equal ones add up."""
+    reason = re.sub(r"; log: \S+$", "", reason)
     reason = re.sub(r"; last done as [0-9a-f]{16} at \S+", "", reason)
     return re.sub(r", attempt \d+, [^;]*", "", reason)
 

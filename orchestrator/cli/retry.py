@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.run import AllowInsecure, InProcess, Preflight, Quiet, SkipBad, finish, place
+from orchestrator.cli.submit import submit_job
 
 Failed = Annotated[bool, typer.Option("--failed", help="Required: say that failed runs are to be run again.")]
 Where = Annotated[
@@ -35,7 +36,10 @@ def retry(
     preflight: Preflight = True,
     quiet: Quiet = False,
 ) -> None:
-    """Run a sweep's failed runs again, and whatever else is missing of it; earlier attempts and logs are kept."""
+    """Run a sweep's failed runs again, and whatever else is missing of it; earlier attempts and logs are kept.
+
+    With --address http://HOST:8265 through Ray Jobs, like `submit`.
+    """
     from deyo.types import ConfigError
     from orchestrator.filters import RetryFailed, parse_where
     from orchestrator.progress import make_progress
@@ -49,6 +53,10 @@ def retry(
         from orchestrator.cli.stored import stored_spec
 
         spec = stored_spec(results, options.sweep_name(sweep, results))
+    filters = parse_where(where)
+    if address and address.startswith(("http://", "https://")):
+        submit_job(spec, address, results, allow_insecure, skip_bad, retry=where)
+        return
     outcome = run_spec(
         spec,
         results=results,
@@ -56,6 +64,6 @@ def retry(
         progress=make_progress(quiet=quiet),
         skip_bad=skip_bad,
         preflight=preflight,
-        change=RetryFailed(parse_where(where)),
+        change=RetryFailed(filters),
     )
     finish(outcome, results, quiet=quiet)

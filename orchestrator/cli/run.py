@@ -85,7 +85,7 @@ def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
     if not quiet and outcome.done:
         _print_table(outcome.sweep, results)
     if outcome.failures:
-        typer.echo(f"{len(outcome.failures)} runs failed:", err=True)
+        typer.echo(f"{len(outcome.failures)} run{'s' * (len(outcome.failures) != 1)} failed:", err=True)
         board = FailureBoard()
         for run_id, failure in outcome.failures.items():
             board.count(run_id, failure)
@@ -93,7 +93,8 @@ def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
             typer.echo(f"  {line}", err=True)
     waiting = len(outcome.failures) + outcome.earlier_failures
     if waiting:
-        typer.echo(f"{waiting} failed runs wait for `deyo-sweep retry {outcome.sweep} --failed`", err=True)
+        waits = f"{waiting} failed runs wait" if waiting > 1 else "1 failed run waits"
+        typer.echo(f"{waits} for `deyo-sweep retry {outcome.sweep} --failed`", err=True)
     if outcome.message:
         typer.echo(outcome.message, err=True)
     if not quiet:

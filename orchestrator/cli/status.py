@@ -30,13 +30,13 @@ def status(
     from orchestrator.cli.watch import sweep_without_results
     from orchestrator.monitor import standing
 
-    job = _job(address, sweep_without_results(sweep)) if address else None
     try:
         found = standing(results, options.sweep_name(sweep, results, overrides, smoke=smoke))
     except ConfigError:
-        if job is None:
+        if not address:
             raise
         found = None  # its results are on another machine, or not begun
+    job = _job(address, sweep_without_results(sweep), known=found is not None) if address else None
     if as_json:
         typer.echo(json.dumps({**(found.as_json() if found else {}), "job": job}, indent=1))
         return
@@ -46,8 +46,12 @@ def status(
         typer.echo(f"job: {job}")
 
 
-def _job(address: str, sweep: str) -> str:
+def _job(address: str, sweep: str, *, known: bool) -> str:
+    """The sweep's job and its state; of a sweep that is not ``known`` otherwise, there must be one."""
     from orchestrator import jobs
 
+    asked = jobs.client(address)
+    if not known:
+        return " ".join(jobs.existing_job(asked, sweep, address))
     name = jobs.submission_id(sweep)
-    return f"{name} {jobs.job_state(jobs.client(address), name) or 'unknown to this cluster'}"
+    return f"{name} {jobs.job_state(asked, name) or 'unknown to this cluster'}"

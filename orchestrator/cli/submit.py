@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.run import AllowInsecure, SkipBad
+
+if TYPE_CHECKING:
+    from orchestrator.specmodel import SweepSpec
 
 Follow = Annotated[bool, typer.Option("--follow", help="Show what the job prints until it ends (Ctrl-C leaves it).")]
 
@@ -36,11 +40,27 @@ def submit(
 
     if not address:
         raise ConfigError("submit needs the cluster's dashboard: --address http://HOST:8265")
-    loaded = options.load(spec, overrides, smoke)
-    done = jobs.submit(loaded, address=address, results=results, allow_insecure=allow_insecure, skip_bad=skip_bad)
-    verb = "is running already as" if done.attached else "was submitted as"
-    typer.echo(f"{loaded.name} {verb} {done.submission_id}")
-    typer.echo(f"watch it: deyo-sweep watch {loaded.name} --address {address}")
+    job = submit_job(options.load(spec, overrides, smoke), address, results, allow_insecure, skip_bad)
     if follow:
-        for text in jobs.follow(jobs.client(address, allow_insecure=allow_insecure), done.submission_id):
+        for text in jobs.follow(jobs.client(address, allow_insecure=allow_insecure), job):
             typer.echo(text, nl=False)
+
+
+def submit_job(
+    spec: SweepSpec,
+    address: str,
+    results: str,
+    allow_insecure: bool,
+    skip_bad: bool,
+    retry: Sequence[str] | None = None,
+) -> str:
+    """The sweep's job, begun now or running already, and the words for that."""
+    from orchestrator import jobs
+
+    done = jobs.submit(
+        spec, address=address, results=results, allow_insecure=allow_insecure, skip_bad=skip_bad, retry=retry
+    )
+    verb = "is running already as" if done.attached else "was submitted as"
+    typer.echo(f"{spec.name} {verb} {done.submission_id}")
+    typer.echo(f"watch it: deyo-sweep watch {spec.name} --address {address}")
+    return done.submission_id

@@ -33,7 +33,8 @@ def watch(
     if address:
         from orchestrator import jobs
 
-        for text in jobs.follow(jobs.client(address), jobs.submission_id(name)):
+        asked = jobs.client(address)
+        for text in jobs.follow(asked, jobs.existing_job(asked, name, address)[0]):
             typer.echo(text, nl=False)
         return
     from orchestrator.monitor import standing

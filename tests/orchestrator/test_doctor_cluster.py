@@ -140,17 +140,20 @@ def test_a_missing_or_wrong_token_is_said_by_name(head: Head, token: str | None,
     assert "Traceback" not in output
 
 
-def test_a_token_in_its_file_is_found(head: Head) -> None:
+@pytest.mark.parametrize("scheme", ["gcs", "dashboard"])
+def test_a_token_in_its_file_is_found(head: Head, scheme: str) -> None:
+    address = f"127.0.0.1:{head.gcs}" if scheme == "gcs" else f"http://127.0.0.1:{head.dashboard}"
     path = head.home / ".ray" / "auth_token"
     path.parent.mkdir()
     path.write_text(TOKEN)
     path.chmod(0o600)
     try:
-        code, output, _ = head.ask("doctor", "--address", f"127.0.0.1:{head.gcs}", token=None)
+        code, output, _ = head.ask("doctor", "--address", address, token=None)
     finally:
         path.unlink()
         path.parent.rmdir()
     assert code == 0, output
+    assert f"ok   host {socket.gethostname()}: Python" in output
 
 
 def test_more_gpus_than_the_cluster_has(head: Head) -> None:

@@ -66,3 +66,15 @@ def test_the_line_has_no_time_left_where_none_is_known() -> None:
     first, second = stream.getvalue().splitlines()
     assert first == "s: 1/3 done, 0 failed, 2 left, 0 running on 1 worker"
     assert second.endswith("1 min 15 s left")
+
+
+def test_the_last_line_is_not_printed_twice() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream=stream, every=0.0)
+    tally = Tally(sweep="s", total=1, done=1)
+    progress.update(tally)
+    progress.close(tally)
+    assert len(stream.getvalue().splitlines()) == 1
+    progress.note("a note")
+    progress.close(tally)
+    assert len(stream.getvalue().splitlines()) == 3

@@ -120,6 +120,11 @@ def test_failures_are_shown_logged_and_tried_again(tmp_path: Path, sweep: Shell)
     assert same.returncode == 1
     assert "0 to run" in same.stdout
 
+    planned = sweep("plan", "tiny.yaml", "--no-preflight")
+    assert "3 failed: error: RuntimeError: trouble with image 0\n" in planned.stdout
+    none = sweep("retry", "tiny", "--failed", "--where", "seed=7", "--in-process")
+    assert none.returncode == 2
+    assert "none of the 3 failed runs has seed=7; they have seed: 0, 1, 2" in none.stderr
     one = sweep("retry", "tiny", "--failed", "--where", "seed=1", "--in-process")
     assert one.returncode == 1, one.stderr
     assert len(committed(tmp_path)) == 1

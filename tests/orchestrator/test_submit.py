@@ -123,6 +123,50 @@ def test_a_sweep_is_submitted_once_watched_and_gone_on_with(cluster: Cluster) ->
     assert open_results(str(results), "tiny").runs().num_rows == 8
 
 
+def test_a_closed_laptop_does_not_end_the_sweep(cluster: Cluster) -> None:
+    results = cluster.folder / "closed"
+    spec = str(write_spec(cluster.folder, **troubles(8, seconds=0.3)))
+    words = ["submit", spec, "--address", cluster.dashboard, "--results", str(results), "--follow"]
+    laptop = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words], cwd=cluster.folder, env=cluster.environment, stdout=subprocess.DEVNULL
+    )
+    await_that(lambda: commits(results) >= 1)
+    assert laptop.poll() is None
+    laptop.kill()
+    laptop.wait()
+    assert commits(results) < 8
+    await_that(lambda: commits(results) == 8)
+    watched = cluster.sweep("watch", spec, "--address", cluster.dashboard)
+    assert "8 of 8 runs done" in watched.stdout, watched.stdout + watched.stderr
+
+
+def test_failed_runs_are_tried_again_through_jobs(cluster: Cluster) -> None:
+    results = str(cluster.folder / "again")
+    spec = str(write_spec(cluster.folder, **troubles(3, action="raise", once=str(cluster.folder))))
+    to = ("--address", cluster.dashboard)
+    assert cluster.sweep("submit", spec, *to, "--results", results, "--follow").returncode == 0
+    assert open_results(results, "tiny").runs().num_rows == 0
+    one = cluster.sweep("retry", spec, "--failed", "--where", "seed=1", *to, "--results", results)
+    assert "was submitted" in one.stdout, one.stderr
+    shown = cluster.sweep("watch", spec, *to).stdout
+    assert "1 to run" in shown
+    assert "3 to run" not in shown  # what the job before it printed is left out
+    rows = open_results(results, "tiny").runs(columns=["seed", "attempt"]).to_pylist()
+    assert rows == [{"seed": 1, "attempt": 2}]
+    rest = cluster.sweep("retry", "tiny", "--failed", *to, "--results", results)
+    assert "was submitted" in rest.stdout, rest.stderr
+    cluster.sweep("watch", "tiny", *to)
+    assert open_results(results, "tiny").runs().num_rows == 3
+
+
+@pytest.mark.parametrize("verb", ["watch", "cancel", "status"])
+def test_a_job_that_was_never_submitted(cluster: Cluster, verb: str) -> None:
+    told = cluster.sweep(verb, "never", "--address", cluster.dashboard, "--results", str(cluster.folder / "none"))
+    assert told.returncode == 2
+    assert "has no job deyo-sweep-never" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
 def test_results_must_mean_the_same_on_the_cluster(cluster: Cluster) -> None:
     spec = str(write_spec(cluster.folder, **troubles(1)))
     refused = cluster.sweep("submit", spec, "--address", cluster.dashboard)
