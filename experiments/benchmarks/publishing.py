@@ -6,7 +6,7 @@ A driver commits runs of 16 batches each to a real store at the pace of the targ
 first without tracking, then with the tracker and its publisher's process, an MLflow run for each group of three seeds
 and one for each run. Printed: the driver's milliseconds a run (processor, of
 all its threads; wall, inside store and tracker), seconds from the last commit until all is published, MLflow runs and
-points in the database, and the publisher's peak memory.
+points in the database, the publisher's processor seconds and peak memory, and the machine's load (5 minutes).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -37,7 +39,7 @@ from orchestrator.types import Plan, PlannedRun, RunConfig, RunStatus, Tracker
 
 GRANULARITIES = ("none", "group", "run")
 SEEDS = 3
-HEADS = ("MLflow", "runs", "cpu ms/run", "wall ms/run", "sweep s", "after s", "MLflow runs", "points", "MB", "load")
+HEADS = "MLflow runs ms/run(cpu) ms/run(wall) sweep(s) after(s) MLflow-runs points cpu(s) MB load"
 SWEEP = "publishing"
 
 
@@ -55,6 +57,7 @@ class Figures:
     after_seconds: float
     mlflow_runs: int
     points: int
+    publisher_cpu: float
     publisher_mb: float
     load: float
 
@@ -106,11 +109,11 @@ def measure(granularity: str, runs: int, steps: int, pace: float, folder: Path) 
     store.write_plan(plan)
     tracker.sweep_started(SWEEP, plan, {"name": SWEEP})
     memory = _Memory()
+    before = _children_seconds()
     started, processor = time.perf_counter(), time.process_time()
-    busy = _commit_all(plan, store, tracker, steps, pace, memory)
+    busy = _commit_all(plan, store, tracker, steps, pace)
     swept, processor = time.perf_counter() - started, time.process_time() - processor
     tracker.sweep_finished("FINISHED")
-    memory.watch()
     ended = time.perf_counter()
     tracker.close()
     after = time.perf_counter() - ended
@@ -127,12 +130,13 @@ def measure(granularity: str, runs: int, steps: int, pace: float, folder: Path) 
         after_seconds=after,
         mlflow_runs=shown,
         points=points,
+        publisher_cpu=_children_seconds() - before,
         publisher_mb=memory.stop(),
         load=os.getloadavg()[1],
     )
 
 
-def _commit_all(plan: Plan, store: ParquetStore, tracker: Tracker, steps: int, pace: float, memory: _Memory) -> float:
+def _commit_all(plan: Plan, store: ParquetStore, tracker: Tracker, steps: int, pace: float) -> float:
     """Seconds that the driver spent in store and tracker."""
     dice = np.random.default_rng(0)
     started = flushed = time.perf_counter()
@@ -150,7 +154,6 @@ def _commit_all(plan: Plan, store: ParquetStore, tracker: Tracker, steps: int, p
         tracker.run_finished(run, attempt, row)
         if time.perf_counter() - flushed > 1:  # as the driver does
             store.flush()
-            memory.watch()
             flushed = time.perf_counter()
         busy += time.perf_counter() - begun
         time.sleep(max(started + pace * (number + 1) - time.perf_counter(), 0))
@@ -193,23 +196,33 @@ def _contents(database: Path) -> tuple[int, int]:
     return runs - 1, points
 
 
+def _children_seconds() -> float:
+    """Processor seconds of the child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class _Memory:
-    """The most that the publisher held."""
+    """The most that a child process held, looked at once a second until ``stop``."""
 
     def __init__(self) -> None:
         self._most = 0.0
-
-    def watch(self) -> None:
-        for pid in descendants(os.getpid()):
-            try:
-                status = Path(f"/proc/{pid}/status").read_text()
-            except OSError:
-                continue
-            if "VmHWM:" in status:
-                self._most = max(self._most, int(status.partition("VmHWM:")[2].split()[0]) / 1024)
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def stop(self) -> float:
+        self._over.set()
         return self._most
+
+    def _watch(self) -> None:
+        while not self._over.wait(1):
+            for pid in descendants(os.getpid()):
+                try:
+                    status = Path(f"/proc/{pid}/status").read_text()
+                except OSError:
+                    continue
+                if "VmHWM:" in status:
+                    self._most = max(self._most, int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
 def main() -> None:
@@ -222,7 +235,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}")
-    print("  ".join(f"{head:>12}" for head in HEADS))
+    print("  ".join(f"{head:>12}" for head in HEADS.split()))
     found = []
     for runs in map(int, args.runs.split(",")):
         for granularity in args.granularities.split(","):

@@ -20,8 +20,11 @@ def with_seeds(table: Table) -> Table:
         cells.append(values)
         if row.kind not in ("value", "average"):
             continue
-        for replicate in _replicates(values):
-            rows.append(Row(title=seed_title(replicate), section=row.section, key=row.key, kind="seed"))
+        replicates = _replicates(values)
+        shared = len({network for _, network in replicates}) == 1
+        for replicate in replicates:
+            title = seed_title((replicate[0], None) if shared else replicate)  # one for all stands in the notes
+            rows.append(Row(title=title, section=row.section, key=row.key, kind="seed"))
             cells.append(tuple(_seed_cell(c, replicate) for c in values))
         rows.append(Row(title="median", section=row.section, key=row.key, kind="seed"))
         cells.append(tuple(_median_cell(c) for c in values))
