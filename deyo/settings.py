@@ -14,19 +14,54 @@ from deyo.types import ConfigError
 S = TypeVar("S")
 
 
-def setting(default: Any = dataclasses.MISSING, *, doc: str) -> Any:
-    """A settings field with its documentation: meaning, unit, default and source."""
-    return dataclasses.field(default=default, metadata={"doc": doc})
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The numbers that a setting may take: between two ends, each in (``at_least``, ``at_most``) or out."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def hold(self, value: float) -> bool:
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """In words: ``at least 0 and below 1``."""
+        named = {name.replace("_", " "): value for name, value in dataclasses.asdict(self).items()}
+        return " and ".join(f"{name} {value:g}" for name, value in named.items() if value is not None)
+
+
+def setting(default: Any = dataclasses.MISSING, *, doc: str, **bounds: float) -> Any:
+    """A settings field with its documentation (meaning, unit, source) and, for a number, its ``Bounds``."""
+    metadata: dict[str, Any] = {"doc": doc}
+    if bounds:
+        metadata["bounds"] = Bounds(**bounds)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> Bounds | None:
+    """The bounds of a settings field, if it has any."""
+    return field.metadata.get("bounds")
 
 
 def build(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
-    """``cls(**values)`` after checking names and types; ``where`` names the method in errors (ConfigError)."""
+    """``cls(**values)`` after checking names, types and bounds; ``where`` names the method in errors (ConfigError)."""
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     types = typing.get_type_hints(cls)
     for name in values:
         if name not in fields:
             raise ConfigError(f"{where} has no setting {name!r}{nearest(name, fields)}")
     checked = {name: _check(value, types[name], f"{where}.{name}") for name, value in values.items()}
+    for name, value in checked.items():
+        bounds = bounds_of(fields[name])
+        if bounds is not None and not bounds.hold(value):
+            raise ConfigError(f"{where}.{name} is {values[name]!r}: write a number {bounds}")
     missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in checked]
     if missing:
         raise ConfigError(f"{where} needs the setting{'s' * (len(missing) > 1)} {', '.join(missing)}")
@@ -60,7 +95,7 @@ def _check(value: Any, kind: Any, where: str) -> Any:
     if kind is float:
         return _check_number(value, where)
     if kind is int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
             raise ConfigError(f"{where} is {value!r}: write a whole number")
         return int(value)
     if kind is str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ def resolve(question: Question, variant: Variant, catalog: Catalog, document: Do
     try:
         return catalog.settings(question)
     except ConfigError as error:
-        blamed = [place for name, place in variant.written.items() if name in str(error)]
+        blamed = [place for name, place in variant.written.items() if re.search(rf"\b{re.escape(name)}\b", str(error))]
         raise document.error(blamed[0] if blamed else variant.key, str(error)) from None
 
 

@@ -25,20 +25,30 @@ from deyo.types import ConfigError, MethodContext
 class DeYOSettings:
     """Settings of DeYO; the four switches give the paper's 16 ablations (Table 6)."""
 
-    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
-    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)", at_least=0, below=1)
     adapted: Literal["all", "lower"] = setting("lower", doc="norm layers adapted (methods.md §1.0, D4)")
-    entropy_margin: float = setting(0.5, doc="τ_Ent as a fraction of ln C: the entropy filter (Eq. 8)")
-    entropy_reference: float = setting(0.4, doc="Ent_0 as a fraction of ln C: the entropy weight's reference (Eq. 10)")
-    plpd_threshold: float = setting(0.2, doc="τ_PLPD: samples whose PLPD does not exceed it are not used (Eq. 8)")
-    plpd_reference: float = setting(0.0, doc="PLPD_0: the weight is exp(PLPD − PLPD_0) (Fig. 8)")
+    entropy_margin: float = setting(0.5, doc="τ_Ent as a fraction of ln C: the entropy filter (Eq. 8)", above=0)
+    entropy_reference: float = setting(
+        0.4, doc="Ent_0 as a fraction of ln C: the entropy weight's reference (Eq. 10)", above=0
+    )
+    plpd_threshold: float = setting(
+        0.2, doc="τ_PLPD: samples whose PLPD does not exceed it are not used (Eq. 8)", at_least=-1, at_most=1
+    )
+    plpd_reference: float = setting(
+        0.0, doc="PLPD_0: the weight is exp(PLPD − PLPD_0) (Fig. 8)", at_least=-1, at_most=1
+    )
     transform: Literal["patch", "pixel", "occlusion", "augmix"] = setting(
         "patch", doc="how x' is made of x (Fig. 3; augmix: Table 18)"
     )
-    patches: int = setting(4, doc="P of the P×P grid of the patch transform (Fig. 7)")
-    copies: int = setting(8, doc="AugMix copies whose mean probability PLPD uses, for transform augmix (Table 18, D20)")
+    patches: int = setting(4, doc="P of the P×P grid of the patch transform (Fig. 7)", at_least=2)
+    copies: int = setting(
+        8, doc="AugMix copies whose mean probability PLPD uses, for transform augmix (Table 18, D20)", at_least=1
+    )
     entropy_copies: int = setting(
-        0, doc="n > 0: filter by the mean entropy of n AugMix copies instead of the image's own (Table 19)"
+        0,
+        doc="n > 0: filter by the mean entropy of n AugMix copies instead of the image's own (Table 19)",
+        at_least=0,
     )
     filter_entropy: bool = setting(True, doc="switch: drop samples at or above τ_Ent")
     filter_plpd: bool = setting(True, doc="switch: drop samples at or below τ_PLPD")
@@ -51,10 +61,6 @@ class DeYOSettings:
         "subset",
         doc="BatchNorm statistics of x': of the entropy-selected subset, the whole batch, or x's own (D7)",
     )
-
-    def __post_init__(self) -> None:
-        if self.patches < 1 or self.copies < 1 or self.entropy_copies < 0:
-            raise ValueError("patches and copies must be at least 1, entropy_copies at least 0")
 
 
 class DeYO(LockstepMethod):

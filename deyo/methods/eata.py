@@ -28,20 +28,26 @@ _FISHER_STREAM = 0xEA7A
 class EATASettings:
     """Settings of EATA; ``fisher_strength=0`` is ETA."""
 
-    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
-    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)", at_least=0, below=1)
     adapted: Literal["all", "lower"] = setting("all", doc="norm layers adapted (methods.md §1.3)")
-    entropy_margin: float = setting(0.4, doc="E0 as a fraction of ln C: samples above it are unreliable (EATA, Eq. 3)")
+    entropy_margin: float = setting(
+        0.4, doc="E0 as a fraction of ln C: samples above it are unreliable (EATA, Eq. 3)", above=0
+    )
     redundancy_margin: float = setting(
         0.05,
         doc="ε: samples whose |cosine| with the EMA of probabilities reaches it are redundant (EATA, Eq. 5)",
+        above=0,
     )
-    probability_decay: float = setting(0.9, doc="decay of the EMA of probabilities (EATA, Eq. 5)")
-    fisher_strength: float = setting(2000.0, doc="β of the anti-forgetting term; 0 switches it off (EATA, Eq. 8)")
-    fisher_size: int = setting(2000, doc="clean source images for the Fisher matrix (methods.md §1.3)")
+    probability_decay: float = setting(0.9, doc="decay of the EMA of probabilities (EATA, Eq. 5)", at_least=0, below=1)
+    fisher_strength: float = setting(
+        2000.0, doc="β of the anti-forgetting term; 0 switches it off (EATA, Eq. 8)", at_least=0
+    )
+    fisher_size: int = setting(2000, doc="clean source images for the Fisher matrix (methods.md §1.3)", at_least=1)
     entropy_copies: int = setting(
         0,
         doc="n > 0: filter by the mean entropy of n AugMix copies instead of the image's own (paper, Table 19)",
+        at_least=0,
     )
 
 
@@ -174,7 +180,9 @@ class EATA(LockstepMethod):
 class ETASettings(EATASettings):
     """Settings of ETA: EATA's with the anchor off."""
 
-    fisher_strength: float = setting(0.0, doc="β of the anti-forgetting term; 0, its default here, makes it ETA")
+    fisher_strength: float = setting(
+        0.0, doc="β of the anti-forgetting term; 0, its default here, makes it ETA", at_least=0
+    )
 
 
 class ETA(EATA):

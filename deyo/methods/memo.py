@@ -50,22 +50,22 @@ _ADAM_EPSILON = 1e-8
 class MEMOSettings:
     """Settings of MEMO."""
 
-    views: int = setting(64, doc="N, AugMix views an image: 64 on ImageNet, 32 at 28 and 32 px (MEMO's scripts)")
-    steps: int = setting(1, doc="gradient steps an image (MEMO's niter)")
+    views: int = setting(
+        64, doc="N, AugMix views an image: 64 on ImageNet, 32 at 28 and 32 px (MEMO's scripts)", at_least=1
+    )
+    steps: int = setting(1, doc="gradient steps an image (MEMO's niter)", at_least=1)
     optimizer: Literal["sgd", "adamw"] = setting(
         "sgd", doc="sgd without momentum for ResNets, adamw for ViTs (MEMO's scripts; methods.md §1.5)"
     )
     learning_rate: float = setting(
-        2.5e-4, doc="step size: 2.5e-4 with sgd, 1e-5 with adamw, 5e-3 at 28 and 32 px (MEMO's scripts)"
+        2.5e-4, doc="step size: 2.5e-4 with sgd, 1e-5 with adamw, 5e-3 at 28 and 32 px (MEMO's scripts)", at_least=0
     )
-    weight_decay: float = setting(0.0, doc="decoupled weight decay of adamw: 0.01 (MEMO's scripts); 0 with sgd")
+    weight_decay: float = setting(
+        0.0, doc="decoupled weight decay of adamw: 0.01 (MEMO's scripts); 0 with sgd", at_least=0
+    )
     prior_strength: float = setting(
         16.0, doc="s: BatchNorm's source statistics weigh s/(s+1), the current ones 1/(s+1); s < 0: source's alone"
     )
-
-    def __post_init__(self) -> None:
-        if self.views < 1 or self.steps < 1:
-            raise ValueError("views and steps must be at least 1")
 
     @property
     def prior(self) -> float:

@@ -26,15 +26,19 @@ from deyo.types import MethodContext
 class SARSettings:
     """Settings of SAR."""
 
-    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
-    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)", at_least=0, below=1)
     adapted: Literal["all", "lower"] = setting("lower", doc="norm layers adapted (methods.md §1.0)")
-    entropy_margin: float = setting(0.4, doc="E0 as a fraction of ln C: samples above it are not used (SAR, Eq. 2)")
-    sharpness_radius: float = setting(0.05, doc="ρ of the sharpness-aware step (SAR, Eq. 5)")
-    reset_constant: float = setting(
-        0.005, doc="e_m: an entropy EMA below it sends the run back to the source; 0.2 in SAR's code (D5)"
+    entropy_margin: float = setting(
+        0.4, doc="E0 as a fraction of ln C: samples above it are not used (SAR, Eq. 2)", above=0
     )
-    entropy_decay: float = setting(0.9, doc="decay of the EMA of the second loss (methods.md §1.4)")
+    sharpness_radius: float = setting(0.05, doc="ρ of the sharpness-aware step (SAR, Eq. 5)", at_least=0)
+    reset_constant: float = setting(
+        0.005, doc="e_m: an entropy EMA below it sends the run back to the source; 0.2 in SAR's code (D5)", at_least=0
+    )
+    entropy_decay: float = setting(
+        0.9, doc="decay of the EMA of the second loss (methods.md §1.4)", at_least=0, below=1
+    )
     second_forward: Literal["selected", "batch"] = setting(
         "selected", doc="what the second forward sees, which decides BatchNorm statistics (D5)"
     )

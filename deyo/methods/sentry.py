@@ -41,24 +41,20 @@ _TINY = 1e-12
 class SENTRYSettings:
     """Settings of SENTRY; sources are the original code's unless another is named."""
 
-    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (choice of the port)")
-    momentum: float = setting(0.9, doc="SGD momentum; 0.9, but without the original's Nesterov (choice of the port)")
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (choice of the port)", at_least=0)
+    momentum: float = setting(
+        0.9, doc="SGD momentum; 0.9, but without the original's Nesterov (choice of the port)", at_least=0, below=1
+    )
     parameters: Literal["norm", "all"] = setting(
         "norm", doc="adapt norm layers, as the paper does for all methods, or every parameter, as the original"
     )
     adapted: Literal["all", "lower"] = setting("lower", doc="norm layers adapted where parameters is norm")
-    committee: int = setting(3, doc="RandAugment views an image; more than half decide")
-    operations: int = setting(3, doc="RandAugment's N, operations a view")
-    magnitude: float = setting(2.0, doc="RandAugment's M of 30")
-    queue_length: int = setting(256, doc="predictions that the class shares q are taken over")
-    information_weight: float = setting(0.1, doc="λ_info, weight of the information term")
-    entropy_weight: float = setting(1.0, doc="λ_ent, weight of the selective entropy terms")
-
-    def __post_init__(self) -> None:
-        if self.committee < 1 or self.operations < 1 or self.queue_length < 1:
-            raise ValueError("committee, operations and queue_length must be at least 1")
-        if not 0 <= self.magnitude <= 30:
-            raise ValueError(f"magnitude lies in 0..30, got {self.magnitude:g}")
+    committee: int = setting(3, doc="RandAugment views an image; more than half decide", at_least=1)
+    operations: int = setting(3, doc="RandAugment's N, operations a view", at_least=1)
+    magnitude: float = setting(2.0, doc="RandAugment's M of 30", at_least=0, at_most=30)
+    queue_length: int = setting(256, doc="predictions that the class shares q are taken over", at_least=1)
+    information_weight: float = setting(0.1, doc="λ_info, weight of the information term", at_least=0)
+    entropy_weight: float = setting(1.0, doc="λ_ent, weight of the selective entropy terms", at_least=0)
 
 
 class SENTRY(LockstepMethod):

@@ -19,8 +19,8 @@ from deyo.settings import setting
 class TentSettings:
     """Settings of Tent."""
 
-    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)")
-    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)")
+    learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)
+    momentum: float = setting(0.9, doc="SGD momentum (methods.md §1.0)", at_least=0, below=1)
     adapted: Literal["all", "lower"] = setting(
         "lower", doc="norm layers adapted: lower in DeYO's repository, all in SAR's (methods.md §1.2)"
     )

@@ -20,14 +20,10 @@ from orchestrator.analyses.pictures import encoded
 class GradCamSettings:
     """Which samples, and which layer. The paper names neither layer nor BatchNorm mode."""
 
-    count: int = setting(4, doc="right and wrong samples each, the lowest entropy first")
+    count: int = setting(4, doc="right and wrong samples each, the lowest entropy first", at_least=1)
     among: Literal["worst-group", "all"] = setting("worst-group", doc="where they are chosen (all: without groups)")
     layer: str = setting("", doc="a convolution's name; empty: the last one of layer4, or of the network")
     statistics: Literal["running", "batch"] = setting("running", doc="BatchNorm mode of predictions and maps")
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError("count must be at least 1")
 
 
 class GradCamAnalysis:

@@ -16,17 +16,11 @@ from orchestrator.analyses.base import Findings, Subject
 class PropositionSettings:
     """The synthetic world, and adaptation in it (``deyo.analysis.proposition``)."""
 
-    samples: int = setting(500, doc="samples of the source and of the target world")
-    width: int = setting(4, doc="factors in each of the four blocks")
-    strength: float = setting(0.8, doc="how far the classes' mean factors lie apart, 0 to 1")
-    steps: int = setting(50, doc="steps of adaptation")
-    rate: float = setting(0.5, doc="step size of adaptation")
-
-    def __post_init__(self) -> None:
-        if self.samples < 4 or self.width < 1 or self.steps < 1:
-            raise ValueError("samples must be at least 4, width and steps at least 1")
-        if not 0 < self.strength <= 1:
-            raise ValueError(f"strength lies in (0, 1], got {self.strength:g}")
+    samples: int = setting(500, doc="samples of the source and of the target world", at_least=4)
+    width: int = setting(4, doc="factors in each of the four blocks", at_least=1)
+    strength: float = setting(0.8, doc="how far the classes' mean factors lie apart", above=0, at_most=1)
+    steps: int = setting(50, doc="steps of adaptation", at_least=1)
+    rate: float = setting(0.5, doc="step size of adaptation", at_least=0)
 
 
 class Proposition:

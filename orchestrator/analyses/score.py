@@ -22,14 +22,10 @@ class ScoreSettings:
     statistics: Literal["running", "batch"] = setting(
         "running", doc="BatchNorm: the source's running statistics, or each batch's; the paper does not say which"
     )
-    patches: int = setting(4, doc="P of the P×P grid of the patch transform")
-    copies: int = setting(4, doc="AugMix copies whose mean PLPD counts (Table 14; 8 in Table 18, D20)")
-    entropy_margin: float = setting(doc="τ_Ent as a fraction of ln C, as DeYO's")
-    plpd_threshold: float = setting(doc="τ_PLPD, as DeYO's")
-
-    def __post_init__(self) -> None:
-        if self.patches < 1 or self.copies < 1:
-            raise ValueError("patches and copies must be at least 1")
+    patches: int = setting(4, doc="P of the P×P grid of the patch transform", at_least=2)
+    copies: int = setting(4, doc="AugMix copies whose mean PLPD counts (Table 14; 8 in Table 18, D20)", at_least=1)
+    entropy_margin: float = setting(doc="τ_Ent as a fraction of ln C, as DeYO's", above=0)
+    plpd_threshold: float = setting(doc="τ_PLPD, as DeYO's", at_least=-1, at_most=1)
 
 
 class Score:

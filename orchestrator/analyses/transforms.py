@@ -19,12 +19,8 @@ from orchestrator.analyses.pictures import encoded
 class TransformsSettings:
     """How many images, and into how many patches."""
 
-    count: int = setting(3, doc="images shown, the first of the run's stream")
-    patches: int = setting(4, doc="P of the P×P grid of the patch transform")
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.patches < 1:
-            raise ValueError("count and patches must be at least 1")
+    count: int = setting(3, doc="images shown, the first of the run's stream", at_least=1)
+    patches: int = setting(4, doc="P of the P×P grid of the patch transform", at_least=2)
 
 
 class Transforms:

@@ -261,7 +261,7 @@ def test_defaults_are_those_of_the_published_scripts(family: str, benchmark: str
 
 def test_impossible_settings_are_refused() -> None:
     info = NetworkInfo(name="x", family="resnet", norm="bn", num_classes=10, image_size=32)
-    with pytest.raises(ConfigError, match="views and steps must be at least 1"):
+    with pytest.raises(ConfigError, match=r"memo\.views is 0: write a number at least 1"):
         resolve_settings(
             "memo", {"views": 0}, info=info, batch_size=1, num_classes=10, benchmark="digits-c", scenario="mild"
         )

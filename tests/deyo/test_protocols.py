@@ -115,7 +115,7 @@ def test_protocols_differ_where_text_and_code_do() -> None:
         ({"transform": "patchs"}, "'patch', 'pixel'"),
         ({"patches": 2.5}, "whole number"),
         ({"filter_plpd": 1}, "true or false"),
-        ({"patches": 0}, "at least 1"),
+        ({"patches": 1}, "at least 2"),
     ],
 )
 def test_wrong_settings_are_refused_with_a_lesson(overrides: dict[str, Any], message: str) -> None:

@@ -178,7 +178,7 @@ def test_a_second_run_has_nothing_to_do(root):
         ("runs[2].methods=[tent]", "tent needs a benchmark with images, found 'synthetic'"),
         ("runs[0].models=[none]", "score needs a network, found 'none'"),
         ("runs[0].methods=[{name: score, settings: {transform: patches}}]", "transform.*patch"),
-        ("runs[0].methods=[{name: grad-cam, settings: {count: 0}}]", "count must be at least 1"),
+        ("runs[0].methods=[{name: grad-cam, settings: {count: 0}}]", "grad-cam.count is 0: write a number at least 1"),
         ("runs[0].methods=[grad-camera]", "grad-camera"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from deyo.networks.files import build_architecture
-from experiments import index
+from experiments import index, settings
 from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
 from orchestrator.plan import make_plan
@@ -112,3 +112,9 @@ def test_specs_hold_no_paths_of_a_machine():
     for path in [*SPECS, *map(Path, (index.FOLDER / "results").glob("*"))]:
         if path.suffix in (".yaml", ".md"):
             assert not re.search(r"(?<![\w.])/(home|root|work|tmp|mnt)/", path.read_text(encoding="utf-8")), path.name
+
+
+def test_the_settings_in_the_reference_are_those_of_the_code() -> None:
+    text = settings.SPEC.read_text(encoding="utf-8")
+    assert settings.with_table(text) == text, "run `python -m experiments.index`"
+    assert "| `momentum` |" in text

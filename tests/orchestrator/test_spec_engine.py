@@ -55,6 +55,18 @@ def test_an_explicit_learning_rate_is_kept_and_named() -> None:
     assert run.label == "deyo [learning_rate=0.001]"
 
 
+def test_a_setting_out_of_bounds_is_told_with_its_line() -> None:
+    text = GRID.replace(
+        "[deyo]", "\n      - {name: deyo, settings: {transform: augmix, entropy_copies: 2,\n          copies: 0}}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        expand(parse_spec(text, path="s.yaml"), CATALOG)
+    place = "s.yaml:8: runs[0].methods[0].settings.copies"
+    assert str(caught.value) == f"{place}: deyo.copies is 0: write a number at least 1"
+    with pytest.raises(ConfigError, match=r"--set .settings.deyo.momentum=1.: .*deyo.momentum is 1: .* below 1"):
+        runs_of("settings.deyo.momentum=1")
+
+
 def test_the_sixteen_ablations_are_one_line() -> None:
     names = ("filter_entropy", "filter_plpd", "weight_entropy", "weight_plpd")
     switches = ", ".join(f"{name}: [false, true]" for name in names)

@@ -21,10 +21,10 @@ from deyo.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class SharpTentSettings:
-    learning_rate: float = setting(doc="SGD step size")
-    momentum: float = setting(0.9, doc="SGD momentum")
+    learning_rate: float = setting(doc="SGD step size", at_least=0)
+    momentum: float = setting(0.9, doc="SGD momentum", at_least=0, below=1)
     adapted: Literal["all", "lower"] = setting("lower", doc="norm layers adapted")
-    temperature: float = setting(1.0, doc="divides the logits before the entropy; 1 is Tent")
+    temperature: float = setting(1.0, doc="divides the logits before the entropy; 1 is Tent", above=0)
 
 
 class SharpTent(LockstepMethod):
