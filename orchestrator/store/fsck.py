@@ -29,7 +29,10 @@ def check(tree: Tree) -> list[Finding]:
     listed: dict[str, list[str]] = {grain: _stored_parts(tree, grain) for grain in schema.GRAINS}
     if not any(f.path == layout.MANIFEST for f in found):
         listed = read_manifest(tree).parts
-        found += _committed(tree, covered(tree, listed))
+        held = covered(tree, listed)
+        whole = not found
+        found += _committed(tree, held)
+        found += _out_of_step(tree, held) if whole else ()
     known = {f.path for f in found}
     found += [f for f in strays(tree, listed, covered(tree, listed)["runs"]) if f.path not in known]
     return sorted(found, key=lambda f: (f.kind != DAMAGED, f.kind, f.path))
@@ -59,16 +62,19 @@ def _alone(tree: Tree) -> Iterator[None]:
 def repair(tree: Tree) -> list[str]:
     """Make the store whole again without what is damaged; the runs that are therefore to be run again.
 
-    The manifest is written anew from the parts that can be read. A commit whose rows are lost is set aside.
+    The manifest is written anew from the parts that can be read. A commit whose rows are lost is set aside; one whose
+    marker or streams still hold the rows that a part lost counts as not compacted again.
     """
     with _alone(tree):
         manifest = Manifest()
         for grain, paths in manifest.parts.items():
             paths += [path for path in _stored_parts(tree, grain) if not _part_problem(tree, path)]
         tree.replace(layout.MANIFEST, manifest.encode())
-        lost = frozenset(f.run_id for f in _committed(tree, covered(tree, manifest.parts)))
+        held = covered(tree, manifest.parts)
+        lost = frozenset(f.run_id for f in _committed(tree, held))
         for grain in schema.GRAINS:
             drop_runs(tree, grain, lost)
+        drop_runs(tree, "runs", frozenset(f.run_id for f in _out_of_step(tree, held)) - lost)
         for run_id in lost:
             commits.set_aside(tree, run_id)
         return sorted(lost)
@@ -125,6 +131,16 @@ def _committed(tree: Tree, held: Mapping[str, frozenset[str]]) -> Iterator[Findi
                 yield Finding(
                     kind=DAMAGED, path=marker.files.get(grain, layout.commit(run_id)), note=note, run_id=run_id
                 )
+
+
+def _out_of_step(tree: Tree, held: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
+    """Commits whose ``runs`` row is in a part while other rows are in none: readers would not look for those."""
+    for run_id in held["runs"] & set(commits.committed_ids(tree)):
+        with contextlib.suppress(DamagedError):
+            lacking = [grain for grain in commits.read(tree, run_id).streams if run_id not in held[grain]]
+            if lacking:
+                note = f"{', '.join(lacking)} of the run are in no part; --repair brings them back from its commit"
+                yield Finding(kind=DAMAGED, path=layout.commit(run_id), note=note, run_id=run_id)
 
 
 def _runs_in(tree: Tree, path: str) -> frozenset[str]:

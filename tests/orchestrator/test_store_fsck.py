@@ -128,6 +128,41 @@ def test_a_damaged_part_is_found_and_repaired_by_running_again_what_is_lost(stor
     assert "damaged" not in kinds(store).values()
 
 
+@pytest.mark.parametrize("grain", ["runs", "batches", "samples"])
+def test_rows_that_stand_in_their_commits_come_back_without_running_again(store, grain, monkeypatch):
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 1 << 20)
+    for run in sr.grid():
+        sr.run_once(store, run)
+    store.close()
+    results = open_results(store.root)
+    before = {g: getattr(results, g)().sort_by([("run_id", "ascending")]) for g in ("runs", "batches", "samples")}
+    path = Path(store.root) / f"tables/{grain}/part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:-50])
+    assert "damaged" in kinds(store).values()
+    assert fsck.repair(store.tree) == []
+    fsck.clean(store.tree)
+    for _ in range(2):  # from the commits, and compacted again
+        after = open_results(store.root)
+        assert all(getattr(after, g)().sort_by([("run_id", "ascending")]).equals(before[g]) for g in before)
+        assert "damaged" not in kinds(store).values()
+        store.close()
+
+
+def test_a_repair_that_forgot_rows_is_found(store, monkeypatch):
+    monkeypatch.setattr(attempt, "INLINE_BYTES", 1 << 20)
+    run = sr.planned()
+    sr.run_once(store, run)
+    store.close()
+    manifest = Path(store.root) / layout.MANIFEST
+    content = json.loads(manifest.read_text())
+    content["parts"]["batches"] = []
+    manifest.write_text(json.dumps(content))
+    assert kinds(store)[layout.commit(run.run_id)] == "damaged"
+    assert fsck.repair(store.tree) == []
+    assert len(open_results(store.root).batches()) == 4
+    assert kinds(store) == {}
+
+
 def test_a_damaged_manifest_is_rebuilt(store):
     for run in sr.grid():
         sr.run_once(store, run)
