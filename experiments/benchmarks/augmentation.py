@@ -1,7 +1,6 @@
 """Speed of the methods that augment: AugMix and RandAugment views/s, MEMO and SENTRY images/s.
 
-    python -m experiments.benchmarks.augmentation --out results/augmentation.parquet
-    python -m experiments.benchmarks.augmentation --device cpu --networks resnet50-gn --views 2 --batch 2
+    python -m experiments.benchmarks.augmentation [--device cpu] [--out results/augmentation.parquet]
 
 MEMO's published code adapts 1.6 images/s on an A6000 (paper, Table 7: 30,818 s for 50,000 images, ResNet-50-BN);
 ``ratio`` is against that. Random 224×224 images, random weights.
@@ -9,9 +8,6 @@ MEMO's published code adapts 1.6 images/s on an A6000 (paper, Table 7: 30,818 s 
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +18,7 @@ from deyo.fast import accelerate
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext
 from experiments.benchmarks.engine import as_network, measure
+from experiments.benchmarks.record import add_device, heading, parser_for, save
 
 PUBLISHED_MEMO = 50_000 / 30_818
 NORMAL = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -73,18 +70,19 @@ def random_pixels(batch: int, device: torch.device, side: int = 224) -> torch.Te
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default="resnet50-bn,resnet50-gn,vit-base-ln")
-    parser.add_argument("--precisions", default="tf32,bf16")
-    parser.add_argument("--views", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=16)
+    parser = parser_for(__doc__)
+    add_device(parser)
+    parser.add_argument("--networks", help="default: all three on a GPU, resnet50-gn on a CPU")
+    parser.add_argument("--precisions", help="default: tf32 and bf16 on a GPU, float32 on a CPU")
+    parser.add_argument("--views", type=int, help="MEMO's copies (default: 64 on a GPU, 2 on a CPU)")
+    parser.add_argument("--batch", type=int, help="images together (default: 16 on a GPU, 2 on a CPU)")
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out")
     options = parser.parse_args()
-    device = torch.device(options.device)
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores"
-    print(f"card {card}; torch {torch.__version__}; {datetime.date.today()}", flush=True)
+    device, gpu = torch.device(options.device), options.device == "cuda"
+    options.networks = options.networks or ("resnet50-bn,resnet50-gn,vit-base-ln" if gpu else "resnet50-gn")
+    options.precisions = options.precisions or ("tf32,bf16" if gpu else "float32")
+    options.views, options.batch = options.views or (64 if gpu else 2), options.batch or (16 if gpu else 2)
+    print(heading(options.device), flush=True)
     rows = []
     for row in augmentation_rows(device, options.views, options.seconds):
         rows.append(row)
@@ -96,18 +94,7 @@ def main() -> None:
                 rows.append(row)
                 beside = "" if row["ratio"] is None else f"  ×{row['ratio']:.1f} of the published"
                 print(f"{name:12} {network:12} {precision:6} {row['per_second']:8.2f} img/s{beside}", flush=True)
-    if options.out:
-        save(rows, card, options.out)
-
-
-def save(rows: list[dict[str, Any]], card: str, out: str) -> None:
-    """All rows with card, version and date as Parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    stamps = {"card": card, "torch": torch.__version__, "date": str(datetime.date.today())}
-    os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-    pq.write_table(pa.Table.from_pylist([{**row, **stamps} for row in rows]), out)
+    save(rows, options.device, options.out)
 
 
 if __name__ == "__main__":

@@ -9,20 +9,17 @@ the share of values that the GPU gives exactly as the CPU does. Without the pack
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import os
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from deyo.types import DataError
+from experiments.benchmarks.record import add_device, heading, parser_for, save
 
 SEVERITY = 5
 CPU_IMAGES, PACKAGE_IMAGES, GPU_IMAGES = 8, 4, 512
@@ -116,13 +113,11 @@ def text_of(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--out")
+    parser = parser_for(__doc__)
+    add_device(parser)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    card = torch.cuda.get_device_name() if chosen.device == "cuda" else f"CPU, {os.cpu_count()} cores"
-    print(f"card {card}; torch {torch.__version__}; numpy {np.__version__}; {datetime.date.today()}", flush=True)
+    print(heading(chosen.device), flush=True)
     print(f"{'ms per image':18s} {'cpu':>9s} {'package':>11s} {'gpu':>9s} {'equal':>9s}")
     rows = []
     for name in CORRUPTIONS + EXTRA_CORRUPTIONS:
@@ -138,12 +133,7 @@ def main() -> None:
         print(f"one core: {sums['package_ms'] / sums['cpu_ms']:.2f} times the package's speed")
         if sums["gpu_ms"] is not None:
             print(f"GPU: {sums['package_ms'] / sums['gpu_ms']:.0f} times the package's speed on one core")
-    if chosen.out:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        stamps = {"card": card, "torch": torch.__version__, "date": str(datetime.date.today())}
-        pq.write_table(pa.Table.from_pylist([{**row, **stamps} for row in rows]), chosen.out)
+    save(rows, chosen.device, chosen.out)
 
 
 if __name__ == "__main__":

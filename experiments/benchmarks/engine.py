@@ -2,21 +2,21 @@
 
     python -m experiments.benchmarks.engine --out results/engine.parquet [--cases resnet50-bn:64:1:tf32,...]
 
-A case is NETWORK:BATCH:RUNS:PRECISION[:METHODS]. Inputs are random 224×224 images on the device, weights random
-(speed does not depend on them); ``select`` says how many samples pass the filters: all, none, or the paper's
-shares (68 % the entropy filter, 52 % both), reached by thresholds at those quantiles with learning rate 0.
+A case is NETWORK:BATCH:RUNS:PRECISION[:METHODS], methods joined by +. ``--ways default,NAME+NAME,...`` measures each
+case once for each way: the engine as it is, or with the named changes of ``CHANGES``. Inputs are random images on the
+device, weights random (speed does not depend on them); ``select`` says how many samples pass the filters: all, none,
+or the paper's shares (68 % the entropy filter, 52 % both), reached by thresholds at those quantiles with learning
+rate 0.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import contextlib
 import gc
 import math
-import os
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import timm
@@ -24,34 +24,81 @@ import torch
 import torchvision
 from torch import nn
 
-from deyo import fast
+from deyo import fast, frozen
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
 from experiments.benchmarks.published import PublishedStep
+from experiments.benchmarks.record import add_device, heading, parser_for, save
 
-DEFAULT_CASES = (
+CASES = (
     "resnet50-bn:64:1:tf32,resnet50-bn:64:4:tf32,resnet50-bn:64:1:bf16,resnet50-bn:64:4:bf16,"
     "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,"
     "vit-base-ln:1:128:tf32,vit-base-ln:1:128:bf16"
 )
+CPU_CASES = "small-gn:1:1:float32,small-gn:1:15:float32,resnet50-gn:1:1:float32,resnet50-gn:1:15:float32"
+CHANGES: dict[str, tuple[Any, str, Any]] = {
+    "wait": (fast, "FORESEE", False),
+    "unfused": (fast, "FUSE_PARTS", False),
+    "keep-inputs": (frozen, "INPUT_GRADIENT_ONLY", False),
+    "matrix": (frozen, "POINTWISE_AS_MATRIX", True),
+    "stem4": (frozen, "STEM_CHANNELS", 4),
+    "stem8": (frozen, "STEM_CHANNELS", 8),
+    "cudnn-benchmark": (torch.backends.cudnn, "benchmark", True),
+}
+"""Name -> a switch of the engine and what it is set to; other names are switched on as options of Inductor."""
 SHARES = (0.68, 0.52)
 
 
 def build_module(name: str) -> nn.Module:
     torch.manual_seed(0)
-    if name == "resnet50-bn":
-        return torchvision.models.resnet50()
+    if name == "small-gn":
+        return small_gn()
+    if name in ("resnet18-bn", "resnet50-bn"):
+        return getattr(torchvision.models, name.removesuffix("-bn"))()
     return timm.create_model({"resnet50-gn": "resnet50_gn", "vit-base-ln": "vit_base_patch16_224"}[name])
 
 
+def small_gn() -> nn.Module:
+    """A GroupNorm ResNet of 8 layers for images of 32×32, whose step on a CPU is mostly the calls' own cost."""
+    from timm.models.resnet import BasicBlock, ResNet
+
+    def norm(channels: int, **options: Any) -> nn.Module:
+        return nn.GroupNorm(4, channels, **options)
+
+    return ResNet(BasicBlock, [1, 1, 1, 1], channels=[16, 32, 48, 64], num_classes=10, norm_layer=norm)
+
+
+def side_of(name: str) -> int:
+    """Pixels along an image's side."""
+    return 32 if name.startswith("small") else 224
+
+
+@contextlib.contextmanager
+def changed(way: str) -> Iterator[None]:
+    """The engine with the changes of ``way`` (names joined by +, or "default"), for the block."""
+    names = [] if way == "default" else way.split("+")
+    switches = [CHANGES[name] for name in names if name in CHANGES]
+    before = [getattr(owner, attribute) for owner, attribute, _ in switches]
+    inductor, fast.INDUCTOR = fast.INDUCTOR, dict.fromkeys((n for n in names if n not in CHANGES), True)
+    for owner, attribute, value in switches:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        fast.INDUCTOR = inductor
+        for (owner, attribute, _), value in zip(switches, before):
+            setattr(owner, attribute, value)
+
+
 def as_network(name: str) -> Network:
-    info = NetworkInfo(name=name, family="resnet", norm=name[-2:], num_classes=1000, image_size=224)
+    classes = 10 if name.startswith("small") else 1000
+    info = NetworkInfo(name=name, family="resnet", norm=name[-2:], num_classes=classes, image_size=side_of(name))
     return Network(
         info=info,
         module=build_module(name).eval(),
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
-        num_classes=1000,
+        num_classes=classes,
         sha256="random",
     )
 
@@ -79,7 +126,7 @@ def published_speed(name: str, method: str, batch: int, select: str, device: tor
     """The published step on the same card: PyTorch's default precision, one run."""
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
     step = PublishedStep(method, build_module(name).to(device))
-    images = torch.randn(batch, 3, 224, 224, device=device)
+    images = torch.randn(batch, 3, side_of(name), side_of(name), device=device)
     step.optimizer.param_groups[0]["lr"] = 0.0
     if select == "none":
         step.margin = -math.inf
@@ -98,7 +145,8 @@ def _published_scores(step: PublishedStep, images: torch.Tensor) -> tuple[torch.
 
     with torch.no_grad():
         logits = step.module(images)
-        order = draw("patch", torch.zeros(1, dtype=torch.int64), 0, batch=len(images), size=224, patches=4)[0]
+        size = images.shape[-1]
+        order = draw("patch", torch.zeros(1, dtype=torch.int64), 0, batch=len(images), size=size, patches=4)[0]
         after = step.module(shuffle_patches(images, order.to(images.device), 4))
         label = logits.argmax(1)
         return entropy(logits), probability_of(logits, label) - probability_of(after, label)
@@ -120,7 +168,8 @@ def build_ours(
         network=as_network(name), seeds=list(range(runs)), batch_size=batch, device=device, precision=precision
     )
     built = create_method(method, context, [settings_class(method)(**settings)] * runs)
-    pixels = torch.randint(0, 256, (runs, batch, 224, 224, 3), dtype=torch.uint8, device=device)
+    shape = (runs, batch, side_of(name), side_of(name), 3)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
     pixels = pixels.permute(0, 1, 4, 2, 3)
     if select == "shares" and method in ("eata", "sar", "deyo"):
         _set_shares(built, pixels)
@@ -150,7 +199,11 @@ def run_case(case: str, device: torch.device, options: argparse.Namespace, basel
             key = (name, method, int(batch), select)
             if key not in baseline:
                 baseline[key] = published_speed(name, method, int(batch), select, device, options.seconds)
-            rows.append(_measure_ours(key, int(runs), precision, device, options, baseline[key]))
+            for way in options.ways.split(","):
+                with changed(way):
+                    row = _measure_ours(key, int(runs), precision, device, options, baseline[key])
+                rows.append({**row, "way": way})
+                print_row(rows[-1])
     return rows
 
 
@@ -176,7 +229,7 @@ def _measure_ours(
         print_kernels(lambda: built.step(pixels))
     share = float(built.report.passed_both.float().mean())
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    row = {
+    return {
         "network": name,
         "method": method,
         "batch": batch,
@@ -190,13 +243,17 @@ def _measure_ours(
         "memory_gib": memory,
         "selected_share": share,
     }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """One case's figures in a line."""
     print(
-        f"{name:12} {method:8} B={batch:<3} R={runs:<4} {precision:8} {select:7} published {published:8.1f} "
-        f"ours {speed:8.1f} img/s  x{speed / published:6.2f}  prepare {prepared:5.1f} s  {memory:5.1f} GiB  "
-        f"passed {share:.2f}",
+        f"{row['network']:12} {row['method']:8} B={row['batch']:<3} R={row['runs']:<4} {row['precision']:8} "
+        f"{row['select']:7} published {row['published_images_per_second']:8.1f} ours {row['images_per_second']:8.1f} "
+        f"img/s  x{row['ratio']:6.2f}  prepare {row['prepare_seconds']:5.1f} s  {row['memory_gib']:5.1f} GiB  "
+        f"passed {row['selected_share']:.2f}  {row['way']}",
         flush=True,
     )
-    return row
 
 
 def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
@@ -216,41 +273,27 @@ def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", default=DEFAULT_CASES)
-    parser.add_argument("--select", default="all")
-    parser.add_argument("--inductor", default="", help="Inductor options to switch on, joined by +")
-    parser.add_argument("--cudnn-benchmark", action="store_true")
+    parser = parser_for(__doc__)
+    add_device(parser)
+    parser.add_argument("--cases", help="joined by commas (default: those of the tables)")
+    parser.add_argument("--select", default="all", help="of all, none, shares, joined by +")
+    parser.add_argument("--ways", default="default", help=f"of {', '.join(CHANGES)} and Inductor's options")
     parser.add_argument("--profile", action="store_true", help="print the kernels that take most of our step")
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out")
     options = parser.parse_args()
     device = torch.device(options.device)
-    fast.INDUCTOR = dict.fromkeys(filter(None, options.inductor.split("+")), True)
-    torch.backends.cudnn.benchmark = options.cudnn_benchmark
-    cpu = f"CPU {platform.machine()}, {os.cpu_count()} cores"
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
-    print(f"card {card}; torch {torch.__version__}; {datetime.date.today()}", flush=True)
+    print(heading(options.device), flush=True)
     rows: list[dict[str, Any]] = []
     baseline: dict[Any, float] = {}
-    for case in options.cases.split(","):
+    failed = False
+    for case in (options.cases or (CASES if options.device == "cuda" else CPU_CASES)).split(","):
         try:
             rows += run_case(case, device, options, baseline)
         except Exception as error:  # one case that fails must not cost the others their figures
+            failed = True
             print(f"{case}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
-        _save(rows, card, options.out)
-
-
-def _save(rows: list[dict[str, Any]], card: str, out: str | None) -> None:
-    if not out or not rows:
-        return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    stamps = {"card": card, "torch": torch.__version__, "date": str(datetime.date.today())}
-    os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-    pq.write_table(pa.Table.from_pylist([{**row, **stamps} for row in rows]), out)
+        save(rows, options.device, options.out)
+    raise SystemExit(failed)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,20 @@ under 500 MB, as many processes for 10,000 runs as for 100.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+
+from experiments.benchmarks.record import heading, parser_for, save
 
 SPEC = {
     "name": "overhead",
@@ -147,12 +145,11 @@ def descendants(pid: int) -> set[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--runs", default="100,1000,10000", help="comma-separated numbers of runs")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", help="write a Parquet file with the figures")
     args = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}")
+    print(heading("cpu"))
     head = ("runs", "seconds", "overhead ms/run", "wall ms/run", "driver MB", "processes", "committed")
     print("  ".join(f"{h:>15}" for h in head))
     rows = []
@@ -165,8 +162,7 @@ def main() -> None:
             print("  ".join(f"{c:>15.1f}" for c in cells), end="")
             print(f"  {found.processes:>15}  {found.committed:>15}", flush=True)
             rows.append({**asdict(found), "total_seconds": time.monotonic() - before})
-    if args.out:
-        pq.write_table(pa.Table.from_pylist(rows), args.out)
+    save(rows, "cpu", args.out)
 
 
 if __name__ == "__main__":

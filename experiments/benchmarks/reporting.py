@@ -8,7 +8,6 @@ reporting does not. Both are timed in turns; the medians are compared.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
@@ -19,6 +18,7 @@ from timm.models.resnet import BasicBlock, ResNet
 from deyo.loop import adapt
 from deyo.methods import create_method, settings_class
 from deyo.types import ImageSet, MethodContext, Network, NetworkInfo, Stream
+from experiments.benchmarks.record import add_device, heading, parser_for, save
 
 
 def build(device: torch.device, batch: int) -> object:
@@ -37,12 +37,13 @@ def build(device: torch.device, batch: int) -> object:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
+    parser = parser_for(__doc__)
+    add_device(parser)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    print(heading(options.device), flush=True)
     device, count = torch.device(options.device), options.batch * options.steps
     pixels = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     images = ImageSet(name="random", pixels=pixels, labels=np.zeros(count, dtype=np.int64), fingerprint="random")
@@ -75,6 +76,8 @@ def main() -> None:
     print(
         f"a step {bare:.3f} ms, with the loop's feeding and reporting {whole:.3f} ms: {100 * (whole / bare - 1):+.1f} %"
     )
+    row = {"batch": options.batch, "steps": options.steps, "step_ms": bare, "loop_ms": whole}
+    save([row], options.device, options.out)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ makespan over its lower bound, commits, duplicates, seconds of the driver's proc
 
 from __future__ import annotations
 
-import argparse
-import platform
 import random
 import resource
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from experiments.benchmarks.record import heading, parser_for, save
 from orchestrator.driver import Driver, Options
 from orchestrator.executors.simulated import SimulatedExecutor, World
 from orchestrator.memory_store import MemoryStore
@@ -136,12 +134,11 @@ def simulate(gpus: int, runs: int, *, seed: int = 0, gpus_per_host: int = 8, tro
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--gpus", default="8,80,1000", help="comma-separated numbers of GPUs")
     parser.add_argument("--runs-per-gpu", type=int, default=100)
-    parser.add_argument("--out", help="write a Parquet file with the figures")
     args = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {datetime.now(UTC):%Y-%m-%d}")
+    print(heading("cpu"))
     head = ("GPUs", "runs", "commits", "duplicates", "attempts", "makespan/bound", "ms/run", "driver MB")
     print("  ".join(f"{h:>14}" for h in head))
     rows = []
@@ -152,11 +149,7 @@ def main() -> None:
         print("  ".join(f"{v:>14}" for v in values), end="")
         print(f"  {r.ratio:>14.4f}  {per_run:>14.3f}  {r.peak_megabytes:>14.0f}", flush=True)
         rows.append(dict(zip(head, (*values, r.ratio, per_run, r.peak_megabytes))))
-    if args.out:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.Table.from_pylist(rows), args.out)
+    save(rows, "cpu", args.out)
 
 
 if __name__ == "__main__":

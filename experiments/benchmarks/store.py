@@ -9,18 +9,17 @@ at the end). ``ms/commit`` is the whole of begin, rows, commit and the compactio
 from __future__ import annotations
 
 import argparse
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from experiments.benchmarks.record import heading, parser_for, save
 from orchestrator import open_results, schema
 from orchestrator.aggregate import COLUMNS, aggregate
 from orchestrator.identity import config_id
@@ -133,15 +132,24 @@ def _megabytes() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
+FIGURES: list[dict[str, object]] = []
+
+
+def figure(what: str, value: float, unit: str) -> None:
+    """Print a figure and keep it for the file."""
+    print(f"{what:58s} {value:8.3f} {unit}", flush=True)
+    FIGURES.append({"what": what, "value": value, "unit": unit})
+
+
 def timed(what: str, action) -> object:
     started = time.perf_counter()
     result = action()
-    print(f"{what:58s} {time.perf_counter() - started:8.3f} s", flush=True)
+    figure(what, time.perf_counter() - started, "s")
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--runs", default="100,1000,10000", help="comma-separated numbers of runs")
     parser.add_argument("--samples", type=int, default=20_000_000, help="sample rows for the AURC")
     parser.add_argument("--folder", help="keep the stores there")
@@ -150,21 +158,24 @@ def main() -> None:
     if args.write:
         write(args.write[0], int(args.write[1]))
         return
-    print(f"{platform.processor() or platform.machine()}, {datetime.now(UTC):%Y-%m-%d}; one process")
+    print(heading("cpu"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.folder or temporary)
         for count in map(int, args.runs.split(",")):
             measure_runs(str(folder / str(count)), count)
         if args.samples:
             measure_samples(str(folder / "samples"), args.samples)
+    save(FIGURES, "cpu", args.out)
 
 
 def measure_runs(folder: str, count: int) -> None:
     command = [sys.executable, "-m", "experiments.benchmarks.store", "--write", folder, str(count)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wall, processor, idle, peak = map(float, output.split())
-    print(f"{count} runs: {wall:.2f} ms/commit, {processor:.2f} ms of it processor")
-    print(f"{count} runs: driver {idle:.0f} MB with the plan in memory, {peak:.0f} MB at most")
+    figure(f"{count} runs: a commit", wall, "ms")
+    figure(f"{count} runs: of it processor", processor, "ms")
+    figure(f"{count} runs: driver with the plan in memory", idle, "MB")
+    figure(f"{count} runs: driver at most", peak, "MB")
     results = open_results(folder, "runs")
     tree = next(tree for _, tree in results.trees())
     runs, plan = take(tree).runs(COLUMNS), plan_table.read(tree)
@@ -180,7 +191,7 @@ def measure_samples(folder: str, total: int) -> None:
     results = open_results(folder, "samples")
     table = timed(f"{total} samples: AURC of each run", lambda: aurc_by_run(results))
     assert sum(table["samples"].to_pylist()) == total  # type: ignore[index]
-    print(f"peak of this process {_megabytes():.0f} MB")
+    figure("this process at most", _megabytes(), "MB")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ VERBS = [
     "ui",
     "sync-mlflow",
     "doctor",
+    "bench",
 ]
 
 USAGE_ERROR = 2

@@ -1,0 +1,141 @@
+"""Accuracies of the profiles: the default (tf32) and bf16 against plain float32, on the same runs.
+
+    python -m experiments.benchmarks.accuracy --data FOLDER     # ColoredMNIST and CIFAR-10 (JPEG copies) as well
+    python -m experiments.benchmarks.accuracy                   # the bundled digits alone
+
+FOLDER holds ``mnist``, ``cifar10_jpeg`` and ``weights``. Each set of runs is a sweep, run once for each profile in
+this process: ``float32`` without graphs and compilation, the others as a sweep does them. Printed for each set and
+method: the mean accuracy under float32, and the difference of the others from it in points, mean over the runs and
+the largest of one run. To reach: the default profile's mean within 0.1. A CPU has no TF32: there it is float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from experiments.benchmarks.record import add_device, heading, parser_for, save
+
+METHODS = ["no-adapt", "tent", "eata", "sar", "deyo"]
+PROFILES = ("float32", "tf32", "bf16")
+WITHIN = 0.1
+BN = "file:cifar10_resnet20-12fca82f.safetensors@cifar-resnet20"
+GN = "file:cifar10_resnet26_gn_memo.safetensors@cifar-resnet26-gn"
+FOLDERS = {"colored-mnist": "mnist", "cifar10-jpeg": "cifar10_jpeg"}
+
+
+def sets(gpu: bool) -> dict[str, dict[str, Any]]:
+    """Name -> the part of a spec that says which runs."""
+    corruptions = ["gaussian_noise", "defocus_blur", "contrast"]
+    mild = {"benchmark": "digits-c", "corruptions": corruptions, "models": ["small-resnet-bn", "small-resnet-gn"]}
+    cifar = {"benchmark": "cifar10-jpeg", "corruptions": corruptions, "methods": METHODS}
+    rate = {name: {"learning_rate": 0.01} for name in ("tent", "eata", "sar", "deyo")}
+    return {
+        "digits": {"runs": [{**mild, "methods": METHODS}], "settings": rate},
+        "colored-mnist": {
+            "seeds": [0],
+            "pretrain_seeds": [0, 1, 2] if gpu else [0],
+            "runs": [
+                {
+                    "benchmark": "colored-mnist",
+                    "scenario": "biased",
+                    "models": ["resnet18-bn" if gpu else "small-resnet-bn"],
+                    "methods": METHODS,
+                }
+            ],
+        },
+        "cifar": {
+            "runs": [
+                {**cifar, "scenario": "mild", "models": [BN]},
+                {**cifar, "scenario": "label-shift", "models": [GN]},
+            ],
+            "settings": {"eata": {"redundancy_margin": 0.4, "fisher_size": 500}},
+        },
+    }
+
+
+def accuracies(
+    name: str, body: dict[str, Any], profile: str, options: argparse.Namespace, results: Path
+) -> dict[Any, dict[str, Any]]:
+    """The rows of one set under one profile, by what tells its runs apart."""
+    import json
+
+    from deyo import fast
+    from orchestrator import open_results
+    from orchestrator.session import Place, run_spec
+    from orchestrator.spec import parse_spec
+
+    spec = {"seeds": list(range(options.seeds)), **body, "name": f"{name}-{profile}", "precision": profile}
+    spec |= {"mlflow": {"enabled": False}, "resources": {"group_size": options.group_size}}
+    if options.max_images:
+        spec["max_images"] = options.max_images
+    plain = patch.object(fast, "can_accelerate", lambda method: False) if profile == "float32" else nullcontext()
+    with plain:
+        outcome = run_spec(parse_spec(json.dumps(spec)), results=str(results), place=Place(in_process=True))
+    if outcome.exit_code:
+        raise SystemExit(f"{name}, {profile}: {outcome.message} {next(iter(outcome.failures.values()), '')}")
+    columns = ["model", "corruption", "scenario", "seed", "pretrain_seed", "method", "accuracy", "weights_sha256"]
+    rows = open_results(str(results), spec["name"]).runs(columns=columns).to_pylist()
+    return {tuple(row[column] for column in columns[:6]): row for row in rows}
+
+
+def compare(name: str, found: dict[str, dict[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row a method: mean accuracy under float32 (%), differences of the other profiles in points."""
+    plain, rows = found["float32"], []
+    for method in dict.fromkeys(key[-1] for key in plain):
+        keys = [key for key in plain if key[-1] == method]
+        row: dict[str, Any] = {"set": name, "method": method, "runs": len(keys)}
+        row["float32"] = 100 * sum(plain[k]["accuracy"] for k in keys) / len(keys)
+        for profile, other in found.items():
+            if profile != "float32":
+                assert all(other[k]["weights_sha256"] == plain[k]["weights_sha256"] for k in keys)
+                apart = [100 * (other[k]["accuracy"] - plain[k]["accuracy"]) for k in keys]
+                row[f"{profile}_mean"] = sum(apart) / len(apart)
+                row[f"{profile}_largest"] = max(apart, key=abs)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = parser_for(__doc__)
+    add_device(parser)
+    parser.add_argument("--sets", help="of digits, colored-mnist, cifar (default: those whose data is there)")
+    parser.add_argument("--data", default=os.environ.get("DEYO_TEST_DATA"), help="folder of the real data")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--max-images", type=int, help="cut each run's stream (default: whole on a GPU, 1000 on a CPU)")
+    parser.add_argument("--group-size", type=int, default=1)
+    options = parser.parse_args()
+    gpu = options.device == "cuda"
+    if not gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        options.max_images = options.max_images or 1000
+    if options.data:
+        data = Path(options.data).resolve()
+        os.environ |= {f"DEYO_DATA_{b.upper().replace('-', '_')}": str(data / f) for b, f in FOLDERS.items()}
+        os.environ["DEYO_WEIGHTS"] = str(data / "weights")
+    real = ["colored-mnist", "cifar"] if options.data else []
+    chosen = options.sets.split(",") if options.sets else ["digits", *real]
+    print(heading(options.device), flush=True)
+    print(f"{'set':14} {'method':9} {'runs':>4} {'float32 %':>10}  tf32: mean, largest   bf16: mean, largest (points)")
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("DEYO_CACHE", str(Path(folder) / "cache"))
+        for name in chosen:
+            body = sets(gpu)[name]
+            found = {profile: accuracies(name, body, profile, options, Path(folder)) for profile in PROFILES}
+            for row in compare(name, found):
+                rows.append(row)
+                apart = "   ".join(f"{row[f'{p}_mean']:+8.3f} {row[f'{p}_largest']:+8.3f}" for p in PROFILES[1:])
+                print(f"{name:14} {row['method']:9} {row['runs']:4} {row['float32']:10.2f}  {apart}", flush=True)
+            save(rows, options.device, options.out)
+    missed = [f"{row['set']} {row['method']}" for row in rows if abs(row["tf32_mean"]) > WITHIN]
+    print(f"default profile within {WITHIN} points of float32: {'all' if not missed else 'not ' + ', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""A whole sweep, from JPEG files to committed results: corruptions × no-adapt, Tent, EATA, SAR, DeYO × seeds.
+
+    python -m experiments.benchmarks.sweep                      # this GPU, or a small form on the CPU
+    python -m experiments.benchmarks.sweep --gpus 1,2,4         # through Ray, on the first 1, 2 and 4 GPUs
+    python -m experiments.benchmarks.sweep --gpus 2 --kill-worker
+    python -m experiments.benchmarks.sweep --fake-gpus 1,2,4    # GPUs that Ray believes in; each is a CPU core
+    python -m experiments.benchmarks.sweep --bare-loop          # the same runs as a loop over the engine (CPU)
+
+Runs `deyo-sweep run` on generated JPEG files in ImageNet-C's layout with a random network, every sample selected, and
+prints for each place: seconds of the whole command; of the window from the first run's start to the last run's end;
+images/s in it; how busy the devices were (the loops' own seconds, and each GPU as nvidia-smi saw it); runs committed,
+attempts, and whether every run's numbers are those of the first place to the last bit.
+
+The published way is one process after the other, which a DataLoader of 2 workers feeds: an image takes as long as
+the slower of the two (both measured here; ``x of 903`` takes the feed of 903 img/s instead). ``full`` scales to
+50,000 images, 15 corruptions, 3 seeds: what is paid once (the command's start, the first group of each method, which
+compiles) stays, the rest grows with the images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks import sweep_setup
+from experiments.benchmarks.record import add_device, heading, parser_for, save
+from experiments.benchmarks.sweep_setup import FULL_CORRUPTIONS, FULL_IMAGES, FULL_SEEDS, Shape
+from experiments.benchmarks.sweep_watch import Watched, run_watched
+
+PUBLISHED_FEED = 903.0
+NUMBERS = (
+    *("accuracy", "mean_entropy", "mean_plpd", "selected_entropy", "selected", "forwards", "backwards"),
+    *("skipped_steps", "resets", "images", "group_size", "stream_digest", "weights_sha256"),
+)
+COLUMNS = ["run_id", "attempt", "method", "seconds", "decode_seconds", "started_at", "finished_at", *NUMBERS]
+STEPS = ("step", "correct", "mean_entropy", "mean_plpd", "selected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the sweep runs: in one process, through Ray, or through Ray on GPUs that are none."""
+
+    name: str
+    ray: bool
+    gpus: int = 1
+    fake: bool = False
+
+
+def run_place(folder: Path, place: Place, device: str, *, cache: str, kill_at: int | None = None) -> dict[str, Any]:
+    """Run the sweep of ``folder`` there and return its figures and numbers."""
+    results = f"results-{place.name}" + ("-killed" if kill_at else "")
+    words = ["run", "sweep.yaml", "--results", results, "--quiet", "--no-preflight"]
+    seen = place.gpus if device == "cuda" and place.ray else None
+    environment = sweep_setup.environment(folder, cache, gpus=seen, fake_gpus=place.gpus if place.fake else 0)
+    watched = run_watched(
+        words if place.ray else [*words, "--in-process"],
+        environment,
+        folder,
+        gpus=place.gpus if device == "cuda" and not place.fake else 0,
+        cores=place.gpus if place.fake else None,  # each has one, or their numbers would differ by their threads
+        kill_at=kill_at,
+    )
+    if watched.code:
+        raise SystemExit(f"{place.name}: the sweep ended with {watched.code}")
+    return figures(folder / results, place, watched)
+
+
+def figures(results: Path, place: Place, watched: Watched) -> dict[str, Any]:
+    """What is printed of one finished sweep, and under ``numbers`` what must be equal everywhere."""
+    from orchestrator import open_results
+
+    opened = open_results(str(results), "sweep")
+    rows = opened.runs(columns=COLUMNS).to_pylist()
+    steps = opened.batches(columns=["run_id", *STEPS]).to_pylist()
+    start = min(_time(row["started_at"]) for row in rows)
+    end = max(_time(row["finished_at"]) for row in rows)
+    loops, images = sum(row["seconds"] for row in rows), sum(row["images"] for row in rows)
+    numbers: dict[str, Any] = {row["run_id"]: {"row": tuple(row[n] for n in NUMBERS), "steps": []} for row in rows}
+    for step in sorted(steps, key=lambda s: s["step"]):
+        numbers[step["run_id"]]["steps"].append(tuple(step[name] for name in STEPS))
+    return {
+        "place": place.name,
+        "gpus": place.gpus,
+        "runs": len(numbers),
+        "rows": len(rows),
+        "attempts": sum(row["attempt"] for row in rows),
+        "repeated": sum(row["attempt"] > 1 for row in rows),
+        "command_seconds": watched.seconds,
+        "window_seconds": end - start,
+        "images": images,
+        "images_per_second": images / (end - start),
+        "loop_share": loops / (end - start) / place.gpus,
+        "gpu_busy": watched.busy_share(start, end) or None,
+        "decode_seconds": sum(row["decode_seconds"] for row in rows),
+        "first_groups_seconds": first_groups(rows) / place.gpus,
+        "committed_at_kill": watched.committed_at_kill if watched.killed else None,
+        "killed": watched.killed is not None,
+        "numbers": numbers,
+    }
+
+
+def first_groups(rows: list[dict[str, Any]]) -> float:
+    """Seconds by which the first group of each method took longer than its later ones."""
+    extra = 0.0
+    for method in {row["method"] for row in rows}:
+        groups: dict[str, float] = {}
+        for row in rows:
+            if row["method"] == method:
+                groups[row["started_at"]] = groups.get(row["started_at"], 0.0) + row["seconds"]
+        first, *later = (seconds for _, seconds in sorted(groups.items()))
+        if later:
+            extra += max(0.0, first - statistics.median(later))
+    return extra
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def add_ratios(row: dict[str, Any], shape: Shape, baseline: dict[str, float]) -> None:
+    """Wall clock of the published way over this sweep's, as measured and scaled to the full one; changes ``row``."""
+    feed, runs = baseline["feed"], shape.corruptions * shape.seeds
+    full_runs = FULL_CORRUPTIONS * FULL_SEEDS
+    once = row["command_seconds"] - row["window_seconds"] + row["first_groups_seconds"]
+    growth = FULL_IMAGES * full_runs / (shape.images * runs)
+    full = once + (row["window_seconds"] - row["first_groups_seconds"]) * growth
+    for name, rate in (("measured_feed", feed), ("feed_903", PUBLISHED_FEED)):
+        per_image = sum(1 / min(rate, baseline[method]) for method in shape.methods)
+        row[f"ratio_{name}"] = per_image * shape.images * runs / row["command_seconds"]
+        row[f"full_ratio_{name}"] = per_image * FULL_IMAGES * full_runs / full
+    row["full_seconds"] = full
+
+
+def published(shape: Shape, folder: Path, device: str, seconds: float) -> dict[str, float]:
+    """Images/s of the published step by method, and of the published feed, on this machine."""
+    import torch
+
+    from experiments.benchmarks.engine import published_speed
+    from experiments.benchmarks.feeding import published_feed
+
+    target, found = torch.device(device), {}
+    for method in shape.methods:
+        step = (shape.network, method, shape.batch_size, "all", target, seconds)
+        found[method] = published_speed(*step)
+        print(f"published {method:9} {found[method]:8.1f} img/s", flush=True)
+    first = next(path for path in sorted((folder / "files").iterdir()) if path.name != "clean")
+    found["feed"] = published_feed(first / "5", 2, target, 2 * seconds)
+    print(f"published feed      {found['feed']:8.1f} img/s (2 workers)", flush=True)
+    return found
+
+
+def bare_loop(folder: Path, cache: str) -> dict[str, Any]:
+    """The same runs as a bare loop, in a process of its own with the same environment."""
+    command = [sys.executable, "-m", "experiments.benchmarks.bare_loop", "sweep.yaml"]
+    environment = sweep_setup.environment(folder, cache)
+    done = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def against_bare_loop(folder: Path, device: str, rounds: int) -> list[dict[str, Any]]:
+    """The sweep in one process and the bare loop in turns, from prepared arrays: medians of their seconds."""
+    sweeps, loops = [], []
+    for k in range(rounds):
+        place = Place(name=f"round{k}", ray=False)
+        sweeps.append(run_place(folder, place, device, cache="cache"))
+        loops.append(bare_loop(folder, "cache"))
+        accuracies = {run_id: found["row"][0] for run_id, found in sweeps[-1]["numbers"].items()}
+        if accuracies != loops[-1]["accuracies"]:
+            raise SystemExit("the sweep's accuracies are not the bare loop's")
+    rows = []
+    for what, ours, theirs in (("command", "command_seconds", "seconds"), ("runs", "window_seconds", "loop_seconds")):
+        sweep, loop = (
+            statistics.median(found[key] for found in all_) for all_, key in ((sweeps, ours), (loops, theirs))
+        )
+        rows.append(
+            {"place": f"bare loop, {what}", "command_seconds": loop, "sweep_seconds": sweep, "over": sweep / loop}
+        )
+        print(f"{what:8} the sweep {sweep:7.2f} s, a bare loop {loop:7.2f} s: {sweep / loop:.3f}", flush=True)
+    return rows
+
+
+def difference(row: dict[str, Any], first: dict[str, Any]) -> str:
+    """The first number in which the runs of two places differ, or "" where none does."""
+    ours, theirs = row["numbers"], first["numbers"]
+    if ours.keys() != theirs.keys():
+        return f"{len(ours.keys() ^ theirs.keys())} runs are not in both"
+    for run_id, found in ours.items():
+        for name, mine, other in zip(NUMBERS, found["row"], theirs[run_id]["row"]):
+            if mine != other:
+                return f"{run_id} {name} {mine} for {other}"
+        if found["steps"] != theirs[run_id]["steps"]:
+            return f"{run_id} steps"
+    return ""
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """One place's figures in two lines."""
+    busy = " ".join(f"{100 * share:.0f} %" for share in row["gpu_busy"] or ()) or "-"
+    print(
+        f"{row['place']:14} command {row['command_seconds']:7.1f} s, runs {row['window_seconds']:7.1f} s, "
+        f"{row['images_per_second']:8.1f} img/s, loops {100 * row['loop_share']:5.1f} % of it, GPUs busy {busy}; "
+        f"{row['rows']} rows of {row['runs']} runs, {row['attempts']} attempts, {row['difference'] or 'numbers equal'}"
+    )
+    if "full_seconds" in row:
+        measured = f"x{row['ratio_measured_feed']:.2f} of the published way (x{row['ratio_feed_903']:.2f} of 903 img/s)"
+        full = f"x{row['full_ratio_measured_feed']:.2f} (x{row['full_ratio_feed_903']:.2f} of 903 img/s)"
+        print(f"{'':14} {measured}; full: {row['full_seconds']:,.0f} s, {full}")
+    if row["killed"]:
+        print(f"{'':14} a worker was killed at {row['committed_at_kill']} commits: {row['repeated']} runs repeated")
+    sys.stdout.flush()
+
+
+def places(options: argparse.Namespace) -> list[Place]:
+    """Where to run, from the flags."""
+    if options.fake_gpus:
+        return [Place(name=f"{n} fake GPUs", ray=True, gpus=int(n), fake=True) for n in options.fake_gpus.split(",")]
+    if options.gpus:
+        return [Place(name=f"{n} GPUs", ray=True, gpus=int(n)) for n in options.gpus.split(",")]
+    if options.ray:
+        return [Place(name="Ray", ray=True, gpus=options.workers or 1)]
+    return [Place(name="one process", ray=False)]
+
+
+def shape_of(options: argparse.Namespace) -> Shape:
+    """The sweep's size: the flags, else what suits the device."""
+    gpu = options.device == "cuda"
+
+    def choose(given: Any, on_gpu: Any, on_cpu: Any) -> Any:
+        return given if given is not None else on_gpu if gpu else on_cpu
+
+    return Shape(
+        network=choose(options.network, "resnet50-bn", "resnet18-bn"),
+        methods=tuple(options.methods.split(",")),
+        corruptions=choose(options.corruptions, 5, 2),
+        seeds=choose(options.seeds, 3, 2),
+        per_class=choose(options.per_class, 4, 1),
+        max_images=choose(options.max_images, None, 32),
+        batch_size=choose(options.batch, 64, 16),
+        precision=choose(options.precision, "tf32", "float32"),
+        group_size=choose(options.group_size, 5, 1),
+        workers=options.workers,
+    )
+
+
+def read_options() -> argparse.Namespace:
+    parser = parser_for(__doc__)
+    add_device(parser)
+    parser.add_argument("--network", help="resnet18-bn, resnet50-bn, resnet50-gn or vit-base-ln")
+    parser.add_argument("--methods", default=",".join(sweep_setup.METHODS))
+    parser.add_argument("--corruptions", type=int, help="how many of the 15")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--per-class", type=int, help="images of each of the 1,000 classes, for each corruption")
+    parser.add_argument("--max-images", type=int, help="cut each run's stream")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"])
+    parser.add_argument("--group-size", type=int, help="runs side by side (0: what the memory model says)")
+    parser.add_argument("--gpus", help="numbers of GPUs, through Ray, as in 1,2,4")
+    parser.add_argument("--fake-gpus", help="the same with GPUs that are none")
+    parser.add_argument("--ray", action="store_true", help="through Ray without naming GPUs")
+    parser.add_argument("--workers", type=int, help="workers, with --ray")
+    parser.add_argument("--kill-worker", action="store_true", help="once more, killing a worker at a third of the runs")
+    parser.add_argument("--bare-loop", action="store_true", help="compare with a bare loop over the engine (CPU)")
+    parser.add_argument("--rounds", type=int, default=3, help="of --bare-loop")
+    parser.add_argument("--no-published", action="store_true", help="leave the published way out")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each published figure")
+    options = parser.parse_args()
+    if (options.gpus or options.fake_gpus or options.ray or options.kill_worker) and find_spec("ray") is None:
+        parser.error("Ray is not installed")
+    if options.bare_loop and options.device == "cuda":
+        parser.error("--bare-loop is a measure of the CPU: add --device cpu")
+    return options
+
+
+def measure(folder: Path, options: argparse.Namespace, shape: Shape) -> list[dict[str, Any]]:
+    """Every place asked for, compared with the first; printed as they end."""
+    baseline = {} if options.no_published else published(shape, folder, options.device, options.seconds)
+    rows: list[dict[str, Any]] = []
+    chosen = places(options)
+    if options.kill_worker:
+        chosen.append(chosen[-1])
+    for number, place in enumerate(chosen):
+        killing = options.kill_worker and number == len(chosen) - 1
+        kill_at = max(1, shape.runs // 3) if killing else None
+        row = run_place(
+            folder, place, options.device, cache="cache" if number == 0 else f"cache{number}", kill_at=kill_at
+        )
+        row["difference"] = difference(row, rows[0] if rows else row)
+        if baseline:
+            add_ratios(row, shape, baseline)
+        rows.append(row)
+        print_row(row)
+    for row in rows[1:]:
+        scale = rows[0]["command_seconds"] / row["command_seconds"], rows[0]["window_seconds"] / row["window_seconds"]
+        print(f"{row['place']:14} x{scale[0]:.2f} of {rows[0]['place']} (runs alone x{scale[1]:.2f})")
+    if options.bare_loop:
+        rows += against_bare_loop(folder, options.device, options.rounds)
+    return rows
+
+
+def main() -> None:
+    options = read_options()
+    shape = shape_of(options)
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    print(heading(options.device), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = sweep_setup.prepare(folder, shape)
+        print(
+            f"{shape.runs} runs of {shape.images} images ({files} JPEG files), {shape.network}, batch "
+            f"{shape.batch_size}, {shape.precision}, {shape.group_size or 'as many as fit'} side by side",
+            flush=True,
+        )
+        rows = measure(folder, options, shape)
+    for row in rows:
+        row.pop("numbers", None)
+        row |= {"shape": json.dumps(vars(shape))}
+    save(rows, options.device, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""``deyo-sweep bench``: which benchmarks there are, and what reaches them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from cli_surface import FROZEN
+
+from deyo.types import ConfigError
+from orchestrator.cli.bench import MEASURES, PACKAGE, split
+from orchestrator.cli.main import run as command_line
+
+NO_BENCHMARKS = {"record"}
+
+
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_every_name_is_a_module(name: str) -> None:
+    assert find_spec(f"{PACKAGE}.{name}") is not None
+
+
+def test_every_benchmark_has_a_name() -> None:
+    folder = Path(find_spec(PACKAGE).submodule_search_locations[0])
+    modules = {path.stem for path in folder.glob("*.py")} - NO_BENCHMARKS
+    texts = {stem: (folder / f"{stem}.py").read_text() for stem in modules}
+    commands = {stem for stem, text in texts.items() if "parser_for(" in text or "ArgumentParser(" in text}
+    assert commands == set(MEASURES)
+
+
+def test_words_up_to_the_first_option_are_names() -> None:
+    assert split(["engine", "feeding", "--seconds", "1"]) == (["engine", "feeding"], ["--seconds", "1"])
+    assert split(["all", "--device", "cpu"])[0] == list(MEASURES)
+    for wrong in (["engin"], ["--seconds", "1"]):
+        with pytest.raises(ConfigError, match="there are: engine"):
+            split(wrong)
+
+
+def test_without_a_name_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["bench"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(MEASURES)
+
+
+def test_a_benchmark_gets_its_options_and_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import subprocess
+
+    seen: list[list[str]] = []
+
+    def run(command: list[str]) -> subprocess.CompletedProcess:
+        seen.append(command[1:])
+        return subprocess.CompletedProcess(command, 1 if "store" in command[2] else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert command_line(["bench", "scheduling", "--gpus", "8"]) == 0
+    assert command_line(["bench", "engine", "--out", "x.parquet"]) == 0
+    assert command_line(["bench", "store", "scheduling", "--folder", "there"]) == 1
+    assert seen == [
+        ["-m", f"{PACKAGE}.scheduling", "--gpus", "8", "--out", "results/benchmarks/scheduling.parquet"],
+        ["-m", f"{PACKAGE}.engine", "--out", "x.parquet"],
+        ["-m", f"{PACKAGE}.store", "--out", "there/store.parquet"],
+        ["-m", f"{PACKAGE}.scheduling", "--out", "there/scheduling.parquet"],
+    ]
+    assert "failed: store" in capsys.readouterr().err
+    assert "bench" in FROZEN.read_text()
