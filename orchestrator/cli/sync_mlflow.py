@@ -53,7 +53,8 @@ def sync_mlflow(
     if as_json:
         typer.echo(json.dumps(asdict(report), indent=1))
     else:
-        typer.echo(f"{name}: {report.published} runs published to {where}, {report.total} in the store")
+        restored = f", {report.restored} brought back" if report.restored else ""
+        typer.echo(f"{name}: {report.published} runs published to {where}{restored}, {report.total} in the store")
         if report.deleted:
             typer.echo(f"{report.deleted} runs were deleted there by hand and stay so (--restore brings them back)")
         if report.refused:

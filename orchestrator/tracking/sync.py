@@ -27,11 +27,12 @@ class LiveError(ConfigError):
 
 @dataclass(kw_only=True)
 class SyncReport:
-    """``published`` runs became visible; ``deleted`` were left in MLflow's trash; ``refused`` is what it would not
-    take; ``total`` committed runs are in the store."""
+    """``published`` runs became visible; ``restored`` came back from MLflow's trash, ``deleted`` were left there;
+    ``refused`` is what MLflow would not take; ``total`` committed runs are in the store."""
 
     published: int
     total: int
+    restored: int
     deleted: int
     refused: int
     first_refusal: str
@@ -65,7 +66,7 @@ def sync(
         raise ConfigError(f"no results of a sweep {sweep!r} under {root}; --results PATH names another root")
     remote = Remote(uri)
     name = options.experiment or sweep
-    runs = _existing(remote, name, restore)
+    runs, restored = _existing(remote, name, restore)
     parent = next((r for r in runs if r.kind == "sweep" and r.key == sweep and not r.deleted), None)
     if is_live(parent, time.time()) and not force:
         raise LiveError(
@@ -79,6 +80,7 @@ def sync(
     return SyncReport(
         published=status.published,
         total=len(source.committed()),
+        restored=restored,
         deleted=status.deleted,
         refused=status.refused,
         first_refusal=status.first_refusal,
@@ -86,21 +88,22 @@ def sync(
     )
 
 
-def _existing(remote: Remote, experiment: str, restore: bool) -> list[RemoteRun]:
-    """The experiment's runs; with ``restore`` those that were deleted by hand are brought back first."""
+def _existing(remote: Remote, experiment: str, restore: bool) -> tuple[list[RemoteRun], int]:
+    """The experiment's runs; with ``restore`` those that were deleted by hand are brought back first, and counted."""
     if restore:
         remote.restore_experiment(experiment)
     found = remote.find_experiment(experiment)
     if found is None:
-        return []
-    runs = remote.runs(found)
+        return [], 0
+    runs, restored = remote.runs(found), 0
     if restore:
         for kind in ("sweep", "run", "group"):
             for run in reconcile.by_key(runs, kind).values():
                 if run.deleted:
                     remote.restore(run.mlflow_id)
                     run.deleted = False
-    return runs
+                    restored += 1
+    return runs, restored
 
 
 def _info(

@@ -102,7 +102,9 @@ def life_of_a_sweep(folder: Path, database: str) -> None:
         assert "0 runs published" in output
         assert "1 runs were deleted there by hand" in output
         check_whole_sweep(url, runs[1:])
-        assert sync_mlflow(folder, "--uri", url, "--restore")[0] == 0
+        code, output = sync_mlflow(folder, "--uri", url, "--restore")
+        assert code == 0
+        assert "1 brought back" in output
         check_whole_sweep(url, runs)
         parent = by_key(url)["demo"]
         assert "tables/table.md" in {a.path for a in client(url).list_artifacts(parent.info.run_id, "tables")}

@@ -55,6 +55,8 @@ def test_a_sweep_on_sqlite(tmp_path: Path, uri: str, capfd: pytest.CaptureFixtur
     assert run.inputs.dataset_inputs[0].dataset.digest == "f" * 36
     artifacts = {a.path for a in client(uri).list_artifacts(parent.info.run_id, "tables")}
     assert {"tables/table.md", "tables/table.csv", "tables/table.html"} <= artifacts
+    page = Path(client(uri).download_artifacts(parent.info.run_id, "tables/table.html", str(tmp_path)))
+    assert "border-collapse" in page.read_text(), "the fragment brings the report's looks along"
     assert {a.path for a in client(uri).list_artifacts(parent.info.run_id, "spec")} == {
         "spec/resolved.json",
         "spec/resolved.yaml",
