@@ -46,7 +46,10 @@ def _part(data: SweepData, entries: Sequence[Entry]) -> SweepData:
 
 
 def slug(*words: str) -> str:
-    """Words as a file name."""
-    text = "-".join(w for w in words if w).lower()
-    kept = "".join(c if (c.isalnum() and c.isascii()) or c in ".-" else "-" for c in text)
+    """Words as a file name; one that says the same as another is left out."""
+    return "-".join(dict.fromkeys(filter(None, map(_plain, words))))
+
+
+def _plain(text: str) -> str:
+    kept = "".join(c if (c.isalnum() and c.isascii()) or c in ".-" else "-" for c in text.lower())
     return "-".join(part for part in (part.strip(".") for part in kept.split("-")) if part)

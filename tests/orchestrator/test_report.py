@@ -290,6 +290,7 @@ def test_panels_are_titled_by_what_varies_and_is_not_implied():
         "c, severity 5",
     ]
     assert slug("Running accuracy", "τ = 0.5 / a_b") == "running-accuracy-0.5-a-b"
+    assert slug("selected-share", "Selected share") == "selected-share"
     assert slug("Running accuracy", "severity 3, Gauss.") == "running-accuracy-severity-3-gauss"
 
 
