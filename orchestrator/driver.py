@@ -7,7 +7,8 @@ number of the attempt that they came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,12 @@ from orchestrator.types import (
     FailureClass,
     GroupTask,
     LogText,
+    MemoryMeasured,
     Message,
     Plan,
     PlannedRun,
     PretrainTask,
+    ProbeTask,
     Rows,
     RunFailed,
     RunFinished,
@@ -57,9 +60,12 @@ from orchestrator.types import (
     Tracker,
 )
 from orchestrator.upkeep import Upkeep
+from orchestrator.widths import Widths
 from orchestrator.work import job_for, pretraining_for
 
 POLL_SECONDS = 0.25
+LOST_PROBES = 2
+"""Probes of one kind of runs that may cost their worker; then its runs go one by one."""
 
 
 def lockstep_of(method: str) -> bool:
@@ -83,10 +89,11 @@ class Driver:
     lockstep: Callable[[str], bool] = lockstep_of
     cache: Path | None = None
     shelf: Shelf | None = None
+    widths: Widths = field(default_factory=Widths)
 
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
-        self.scheduler = Scheduler(group_limit=sizer.limit)
+        self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
         self.flights: dict[str, Flight] = {}
         self.by_slot: dict[str, str] = {}
@@ -96,6 +103,7 @@ class Driver:
         self.message = ""
         self._stop: SweepStatus | None = None
         self._tasks = 0
+        self._lost_probes: Counter[Hashable] = Counter()
         shared: dict[str, Any] = {
             "store": self.store,
             "tracker": self.tracker,
@@ -169,11 +177,12 @@ class Driver:
     # Out
 
     def _dispatch(self) -> None:
+        self.scheduler.expected = self.executor.expected()
         while (assignment := self.scheduler.next()) is not None:
             self._start(assignment)
 
     def _start(self, assignment: Assignment) -> None:
-        task = assignment.pretrain or self._group_task(assignment.jobs)
+        task = assignment.pretrain or (self._probe if assignment.probe else self._group_task)(assignment)
         flight = Flight(
             task=task,
             slot=assignment.slot,
@@ -186,7 +195,21 @@ class Driver:
         self.tally.begin(flight.since)
         self.executor.start(task, assignment.slot)
 
-    def _group_task(self, jobs: tuple[Job, ...]) -> GroupTask:
+    def _probe(self, assignment: Assignment) -> ProbeTask:
+        job = assignment.jobs[0]
+        return ProbeTask(
+            task_id=self._task_id(),
+            run=job.run,
+            locations=self.options.locations,
+            artifacts=self._artifacts(assignment.jobs),
+            skip_bad=self.options.skip_bad,
+        )
+
+    def _artifacts(self, jobs: tuple[Job, ...]) -> dict[str, Artifact]:
+        return {job.network: self.artifacts[job.network] for job in jobs if job.network in self.artifacts}
+
+    def _group_task(self, assignment: Assignment) -> GroupTask:
+        jobs = assignment.jobs
         attempts, resume = {}, {}
         for job in jobs:
             run_id = job.run.run_id
@@ -197,16 +220,16 @@ class Driver:
                 resume[run_id] = saved
             self.store.begin(job.run, attempt)
             self.tracker.run_started(job.run, attempt)
-        keys = {job.network for job in jobs}
         return GroupTask(
             task_id=self._task_id(),
             runs=tuple(job.run for job in jobs),
             attempts=attempts,
             resume=resume,
             locations=self.options.locations,
-            artifacts={key: self.artifacts[key] for key in keys if key in self.artifacts},
+            artifacts=self._artifacts(jobs),
             checkpoint_seconds=self.options.checkpoint_seconds,
             skip_bad=self.options.skip_bad,
+            width=assignment.width,
         )
 
     def _task_id(self) -> str:
@@ -237,6 +260,10 @@ class Driver:
                 self.shelf.put(message, self.starting_points[message.key].stamps)
             self.artifacts[message.key] = keep_artifact(message, self.cache)
             self.scheduler.ready(message.key)
+            return
+        if isinstance(message, MemoryMeasured):
+            assert isinstance(flight.task, ProbeTask)
+            self.memory.measured(memory_key(flight.task.run.config), message.runs, message.peak_bytes)
             return
         job = flight.open.get(message.run_id)
         if job is None or not isinstance(flight.task, GroupTask):
@@ -293,13 +320,32 @@ class Driver:
         remaining = list(flight.open.values())
         if not remaining:
             return
-        failure = failure or no_result()
-        if POLICIES[failure.kind].smaller and len(remaining) > 1:
-            kind = memory_key(remaining[0].run.config)
-            self.memory.too_large(kind, flight.slot.gpu_name, len(flight.task.runs))
+        if isinstance(flight.task, ProbeTask):
+            self._probed(flight, remaining[0], failure)
+            return
+        failure, size = failure or no_result(), len(remaining)
+        if POLICIES[failure.kind].smaller and flight.task.width > 1:
+            size = flight.task.width
+            self._narrow(flight, remaining[0])
         for job in remaining:
             self._close(flight, job)
-            self.aftermath.run_failed(flight, job, failure, group_size=len(remaining))
+            self.aftermath.run_failed(flight, job, failure, group_size=size)
+
+    def _probed(self, flight: Flight, job: Job, failure: Failure | None) -> None:
+        """What was probed goes back to be done. If the probe failed, it goes alone, to show why."""
+        self._close(flight, job)
+        lost = failure is not None and failure.kind in (FailureClass.WORKER_LOST, FailureClass.NODE_LOST)
+        self._lost_probes[job.group] += lost
+        if failure is not None and (not lost or self._lost_probes[job.group] >= LOST_PROBES):
+            self.widths.decide(job.group, flight.slot.gpu_name, 1)
+        self.scheduler.add(job)
+
+    def _narrow(self, flight: Flight, job: Job) -> None:
+        """The group's width did not fit on its card: half of it from now on."""
+        assert isinstance(flight.task, GroupTask)
+        gpu, width = flight.slot.gpu_name, flight.task.width
+        self.memory.too_large(memory_key(job.run.config), gpu, width)
+        self.widths.halve(job.group, gpu, width)
 
     # The end
 
@@ -310,6 +356,8 @@ class Driver:
             self.executor.cancel(flight.task.task_id)
             for job in list(flight.open.values()):
                 self._close(flight, job)
+                if isinstance(flight.task, ProbeTask):
+                    continue  # no attempt was begun
                 try:
                     self.aftermath.run_failed(flight, job, reason, group_size=1)
                 except StoreError:

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deyo.types import Benchmark, ConfigError, DataError, Method, MethodContext, Network, StepRecord, Stream
+from deyo.types import Benchmark, ConfigError, DataError, ImageSet, Method, MethodContext, Network, StepRecord, Stream
 from orchestrator import checkpoints, engine, provenance
 from orchestrator.attempts import classify
 from orchestrator.rows import BatchRows, SampleRows
 from orchestrator.types import (
     Checkpoint,
     GroupTask,
+    MemoryMeasured,
     Message,
     PlannedRun,
+    ProbeTask,
     Rows,
     RunConfig,
     RunFailed,
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 """Steps that the loop reports at a time; checkpoints are taken between blocks."""
+
+PROBE_STEPS = 2
+"""Steps that a probe of memory runs: the second one has what an optimiser makes in the first."""
 
 COMPILE_FROM_IMAGES = 20_000
 """Groups that see fewer images run through CUDA graphs of the plain network: compiling would take longer."""
@@ -66,7 +71,10 @@ class Member:
 
 
 def run_group(task: GroupTask, state: WorkerState) -> Iterator[Message]:
-    """Run ``task``'s runs side by side; those that cannot start fail alone (if they have company)."""
+    """Run ``task``'s runs side by side; those that cannot start fail alone (if they have company).
+
+    Where they are fewer than the task's width, the last of them is repeated, and the copies' records dropped.
+    """
     config = task.runs[0].config
     started_at = provenance.now()
     benchmark = state.benchmark(task, config.benchmark, config.benchmark_options)
@@ -86,12 +94,27 @@ def run_group(task: GroupTask, state: WorkerState) -> Iterator[Message]:
         yield from _advance(group, task, state, benchmark, network, started_at)
 
 
-def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Benchmark, network: Network) -> Member:
-    config, attempt = run.config, task.attempts[run.run_id]
-    before = time.perf_counter()
+def probe(task: ProbeTask, state: WorkerState) -> Iterator[MemoryMeasured]:
+    """Peaks of memory of one run and of two side by side; nothing of their numbers is kept."""
+    config = task.run.config
+    benchmark = state.benchmark(task, config.benchmark, config.benchmark_options)
+    network = state.network(task, config, benchmark)
     images = state.image_set(benchmark, config)
-    decode_seconds = time.perf_counter() - before
-    stream = engine.make_stream(
+    stream = _stream(config, images)
+    for runs in (1, 2):
+        state.methods.clear()
+        state.reset_peak()
+        method = _method([task.run] * runs, PROBE_STEPS, state, benchmark, network)
+        for record in engine.adapt(method, [stream] * runs, block=1):
+            if record.step + 1 >= PROBE_STEPS:
+                break
+        peak, resident = state.memory_peak()
+        yield MemoryMeasured(runs=runs, peak_bytes=peak - resident)
+    state.methods.clear()
+
+
+def _stream(config: RunConfig, images: ImageSet) -> Stream:
+    return engine.make_stream(
         config.scenario,
         images,
         seed=config.seed,
@@ -99,6 +122,14 @@ def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Ben
         max_images=config.max_images,
         **config.scenario_options,
     )
+
+
+def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Benchmark, network: Network) -> Member:
+    config, attempt = run.config, task.attempts[run.run_id]
+    before = time.perf_counter()
+    images = state.image_set(benchmark, config)
+    decode_seconds = time.perf_counter() - before
+    stream = _stream(config, images)
     collectors: dict[str, BatchRows | SampleRows] = {"batches": BatchRows(run.run_id, attempt)}
     if config.record_samples:
         collectors["samples"] = SampleRows(run.run_id, attempt, config.batch_size, images.domain_names)
@@ -128,14 +159,16 @@ def _advance(
     started_at: str,
 ) -> Iterator[Message]:
     state.reset_peak()
-    method = _method(members, state, benchmark, network)
+    copies = max(0, task.width - len(members))
+    filled = [*members, *[members[-1]] * copies]
+    method = _method([m.run for m in filled], len(members[0].stream), state, benchmark, network)
     start = 0
     if members[0].resume:
         start = members[0].resume.step
-        yield from _restore(members, method)
+        yield from _restore(members, copies, method)
     clock = _Clock(state)
     last_checkpoint = time.monotonic()
-    records = engine.adapt(method, [m.stream for m in members], start_step=start, block=BLOCK)
+    records = engine.adapt(method, [m.stream for m in filled], start_step=start, block=BLOCK)
     for record in clock.timed(records):
         for position, member in enumerate(members):
             member.add(record, position)
@@ -145,15 +178,15 @@ def _advance(
             yield from member.take_rows()
         more = record.step + 1 < len(members[0].stream)
         if more and time.monotonic() - last_checkpoint >= task.checkpoint_seconds:
-            yield from _checkpoints(members, method, record.step + 1, clock.seconds / len(members))
+            yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(members))
             last_checkpoint = time.monotonic()
     for member in members:
         yield from member.take_rows()
-        row = _row(member, state, network, clock.seconds / len(members), len(members))
+        row = _row(member, state, network, clock.seconds / len(members), len(filled))
         yield RunFinished(run_id=member.run.run_id, row={**row, "started_at": started_at})
 
 
-def _row(member: Member, state: WorkerState, network: Network, seconds: float, group_size: int) -> dict[str, Any]:
+def _row(member: Member, state: WorkerState, network: Network, seconds: float, width: int) -> dict[str, Any]:
     """The finished run's columns, but for its identity and axes, which the driver knows."""
     summary = member.metrics.summary()
     peak, resident = state.memory_peak()
@@ -167,7 +200,7 @@ def _row(member: Member, state: WorkerState, network: Network, seconds: float, g
         "images_per_second": summary["images"] / total if total > 0 else None,
         "peak_memory_bytes": peak,
         "group_memory_bytes": peak - resident,
-        "group_size": group_size,
+        "group_size": width,
         "finished_at": provenance.now(),
         "weights_sha256": network.sha256,
         "weights_source": network.source,
@@ -176,23 +209,26 @@ def _row(member: Member, state: WorkerState, network: Network, seconds: float, g
     }
 
 
-def _method(members: Sequence[Member], state: WorkerState, benchmark: Benchmark, network: Network) -> Method:
-    config = members[0].run.config
-    settings = [engine.settings_from_json(config.method, dict(m.run.config.settings)) for m in members]
+def _method(
+    runs: Sequence[PlannedRun], steps: int, state: WorkerState, benchmark: Benchmark, network: Network
+) -> Method:
+    """The method over ``runs`` side by side, for streams of ``steps`` batches."""
+    config = runs[0].config
+    settings = [engine.settings_from_json(config.method, dict(run.config.settings)) for run in runs]
     context = MethodContext(
         network=network,
-        seeds=[m.run.config.seed for m in members],
+        seeds=[run.config.seed for run in runs],
         batch_size=config.batch_size,
         device=state.device,
         precision=config.precision,
         class_columns=benchmark.class_columns,
         entropy_classes=getattr(benchmark, "entropy_classes", None),
-        source=benchmark.source_images() if any(_needs_source(m.run.config) for m in members) else None,
+        source=benchmark.source_images() if any(_needs_source(run.config) for run in runs) else None,
     )
     if state.device.type != "cuda":
         return engine.create_method(config.method, context, settings)
     columns = None if benchmark.class_columns is None else tuple(benchmark.class_columns)
-    images = len(members) * len(members[0].stream.order)
+    images = len(runs) * steps * config.batch_size
     key = (network.sha256, columns, benchmark.image_size)
     return state.methods.get(config.method, context, settings, key=key, compile=images >= COMPILE_FROM_IMAGES)
 
@@ -202,10 +238,10 @@ def _needs_source(config: RunConfig) -> bool:
     return bool(config.settings.get("fisher_strength"))
 
 
-def _restore(members: Sequence[Member], method: Method) -> Iterator[Message]:
+def _restore(members: Sequence[Member], copies: int, method: Method) -> Iterator[Message]:
     """Put the members where their checkpoints were taken; their earlier rows are handed out again."""
     saved = [checkpoints.unpack(m.resume.blob) for m in members if m.resume]
-    method.load_state_dict(checkpoints.merge(saved))
+    method.load_state_dict(checkpoints.merge([*saved, *saved[-1:] * copies]))
     for member, past in zip(members, saved):
         member.metrics.load_state_dict(past.metrics)
         member.seconds = past.seconds
@@ -216,13 +252,15 @@ def _restore(members: Sequence[Member], method: Method) -> Iterator[Message]:
                 yield Rows(run_id=member.run.run_id, grain=grain, batch=renumbered)
 
 
-def _checkpoints(members: Sequence[Member], method: Method, step: int, seconds: float) -> Iterator[Checkpoint]:
+def _checkpoints(
+    members: Sequence[Member], width: int, method: Method, step: int, seconds: float
+) -> Iterator[Checkpoint]:
     method_state = method.state_dict()
     for position, member in enumerate(members):
         blob = checkpoints.pack(
             method_state,
             position,
-            len(members),
+            width,
             member.metrics.state_dict(),
             member.handed_out,
             member.seconds + seconds,

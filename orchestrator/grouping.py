@@ -1,7 +1,7 @@
 """Which runs may share a forward, what they share with each other, and how many go side by side.
 
-Fusing runs into a group changes no number (the engine's lockstep is exact); it only saves time. How many runs
-fit is learnt from measured peaks of memory, never guessed; batch size is never touched.
+Fusing runs into a group changes no number beyond rounding (the engine's lockstep is exact); it only saves time. How
+many runs fit is learnt from measured peaks of memory, never guessed; batch size is never touched.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class GroupSizer:
     samples: int = 256
     cpu_samples: int = 16
 
-    def limit(self, config: RunConfig, slot: Slot) -> int:
-        """The largest group of runs like ``config`` for ``slot``; at least 1."""
+    def limit(self, config: RunConfig, slot: Slot) -> int | None:
+        """The largest group of runs like ``config`` for ``slot``, at least 1; None: memory has to be measured first."""
         if not self.lockstep(config.method):
             return 1
         if self.fixed:
@@ -156,5 +156,7 @@ class GroupSizer:
         if not slot.device.startswith("cuda"):
             return max(1, self.cpu_samples // config.batch_size)
         most = max(1, self.samples // config.batch_size)
+        if most == 1:
+            return 1
         fitting = self.memory.fitting(memory_key(config), slot.gpu_name, slot.memory_bytes)
-        return max(1, min(most, 1 if fitting is None else fitting))
+        return None if fitting is None else max(1, min(most, fitting))

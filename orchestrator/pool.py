@@ -42,6 +42,7 @@ class Job:
 
 
 BucketKey = tuple[GroupKey, int | None]
+LevelKey = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -143,14 +144,19 @@ def _discard(index: dict, key: Hashable, member: BucketKey) -> None:
 
 @dataclass
 class Pool:
-    """All pending runs that ask for one kind of GPU (or for none)."""
+    """All pending runs that ask for one kind of GPU (or for none).
 
-    levels: dict[tuple[int, int], Level] = field(default_factory=dict)
-    order: list[tuple[int, int]] = field(default_factory=list)
+    Runs that can be one group and whose costs differ little lie in one level, that of the first of them: what an
+    estimate is off by does not tear groups apart.
+    """
+
+    levels: dict[LevelKey, Level] = field(default_factory=dict)
+    order: list[LevelKey] = field(default_factory=list)
     count: int = 0
+    _homes: dict[tuple[int, BucketKey], LevelKey] = field(default_factory=dict)
 
     def add(self, job: Job) -> None:
-        key = (-job.priority, -cost_class(job.cost))
+        key = self._level_of(job)
         level = self.levels.get(key)
         if level is None:
             level = self.levels[key] = Level()
@@ -158,7 +164,15 @@ class Pool:
         level.add(job)
         self.count += 1
 
-    def first(self) -> tuple[tuple[int, int], Level] | None:
+    def _level_of(self, job: Job) -> LevelKey:
+        own, bucket = (-job.priority, -cost_class(job.cost)), (job.group, job.limit)
+        home = self._homes.get((job.priority, bucket))
+        if home in self.levels and bucket in self.levels[home].buckets and abs(home[1] - own[1]) <= 1:
+            return home
+        self._homes[job.priority, bucket] = own
+        return own
+
+    def first(self) -> tuple[LevelKey, Level] | None:
         """The most urgent level, longest runs first."""
         while self.order:
             key = self.order[0]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.pool import Bucket, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
+from orchestrator.widths import Widths
 
 _PICKY_SCAN = 32
 """How many retried runs with nodes to avoid are looked at for one slot."""
@@ -22,10 +23,12 @@ _PICKY_SCAN = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Work for a slot: a group of runs, or a pretraining."""
+    """Work for a slot: a group of runs at a width, one run as a probe of memory, or a pretraining."""
 
     slot: Slot
     jobs: tuple[Job, ...] = ()
+    width: int = 1
+    probe: bool = False
     pretrain: PretrainTask | None = None
 
 
@@ -44,10 +47,13 @@ class _Place:
 class Scheduler:
     """Pending runs and free slots of one driver.
 
-    ``group_limit`` says how many runs like a config may go side by side on a slot.
+    ``group_limit`` says how many runs like a config may go side by side on a slot; None where a probe has to tell
+    first. ``expected`` slots share the work, those included that are about to join.
     """
 
-    group_limit: Callable[[RunConfig, Slot], int] = lambda config, slot: 1
+    group_limit: Callable[[RunConfig, Slot], int | None] = lambda config, slot: 1
+    widths: Widths = field(default_factory=Widths)
+    expected: int = 0
     stopped: set[Hashable] = field(default_factory=set)
     held: list[Job] = field(default_factory=list)
     running: int = 0
@@ -175,18 +181,20 @@ class Scheduler:
         retried = self._take_picky(slot)
         if retried is not None:
             place.network, place.images = retried.network, retried.images
-            return Assignment(slot=slot, jobs=(retried,))
+            width = self.widths.get(retried.group, slot.gpu_name) or 1
+            return Assignment(slot=slot, jobs=(retried,), width=width)
         while True:
-            jobs = self._take_group(place)
+            jobs, width = self._take_group(place)
             if not jobs:
                 return None
             kept = tuple(job for job in jobs if job.kind not in self.stopped)
             self.held.extend(job for job in jobs if job.kind in self.stopped)
             if kept:
-                return Assignment(slot=slot, jobs=kept)
+                return Assignment(slot=slot, jobs=kept, width=width or 1, probe=width is None)
             self._unassign(place)
 
-    def _take_group(self, place: _Place) -> list[Job]:
+    def _take_group(self, place: _Place) -> tuple[list[Job], int | None]:
+        """Runs for a slot and the width of their group; a width of None asks for a probe, of one run."""
         best: tuple[tuple[int, int], Level, Pool] | None = None
         for gpu in {"", *_names(place.slot)}:
             pool = self._pools.get(gpu)
@@ -195,21 +203,34 @@ class Scheduler:
             if pool and found and (best is None or found[0] < best[0] or (gpu and found[0] == best[0])):
                 best = (*found, pool)
         if best is None:
-            return []
+            return [], None
         _, level, pool = best
         bucket = level.choose(place.network, place.images)
         sample = next(iter(bucket.queues.values()))[0]
-        jobs = level.take(bucket, place.images, self._size(sample, place.slot))
+        width = self._width(sample, place.slot, bucket.count)
+        most = 1 if width is None else min(width, sample.limit or width)
+        jobs = level.take(bucket, place.images, most)
         pool.count -= len(jobs)
         place.network, place.images = jobs[-1].network, jobs[-1].images
         place.working = (level, bucket)
         bucket.active += 1
-        return jobs
+        return jobs, width
 
-    def _size(self, sample: Job, slot: Slot) -> int:
-        """What fits on the slot, but no more than an even share: nobody idles while one slot has many."""
-        share = math.ceil((self.pending + self.running) / max(1, len(self._places)))
-        return max(1, min(self.group_limit(sample.run.config, slot), sample.limit or share, share))
+    def _width(self, sample: Job, slot: Slot, count: int) -> int | None:
+        """The width kept for this kind of runs, else what fits on the slot.
+
+        But no more than an even share, so that nobody idles while one slot has many, and with ``count`` runs in
+        groups of the same size, so that little is filled up.
+        """
+        limit = self.group_limit(sample.run.config, slot)
+        kept = self.widths.get(sample.group, slot.gpu_name)
+        if kept is not None or limit is None:
+            return kept
+        share = math.ceil((self.pending + self.running) / max(1, self.expected, len(self._places)))
+        most = max(1, min(limit, share))
+        width = math.ceil(count / math.ceil(count / most))
+        self.widths.decide(sample.group, slot.gpu_name, width)
+        return width
 
     def _take_pretraining(self, slot: Slot) -> PretrainTask | None:
         if self._pretraining and self._pretraining[0][4] in {"", *_names(slot)}:

@@ -26,6 +26,7 @@ from orchestrator.spec import resolved_spec
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.store import ParquetStore
 from orchestrator.types import Executor, Plan, RunStatus
+from orchestrator.widths import Widths
 
 if TYPE_CHECKING:
     from orchestrator.executors.ray import WorkerLayout
@@ -97,6 +98,7 @@ def run_spec(
                     durations=Durations(_recorded_speeds(results, spec.name)),
                     cache=cache,
                     shelf=Shelf(store.tree, cache),
+                    widths=Widths.of(store.tree),
                     lockstep=planned.lockstep.__getitem__,
                 )
         finally:

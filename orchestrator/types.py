@@ -170,14 +170,23 @@ class Artifact:
     blob: bytes = b""
 
 
-Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact
+@dataclass(frozen=True, kw_only=True)
+class MemoryMeasured:
+    """A group of ``runs`` runs took ``peak_bytes`` at most, resident images apart."""
+
+    runs: int
+    peak_bytes: int
+
+
+Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact | MemoryMeasured
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTask:
     """Runs that one worker executes side by side. ``attempts`` and ``resume`` are keyed by run_id.
 
-    ``locations`` are the paths of data and weights by name; ``artifacts`` are the checkpoints that the runs
+    ``width`` is the R of their forwards: what the group has less of is filled up with copies (0: as many as the
+    runs). ``locations`` are the paths of data and weights by name; ``artifacts`` are the checkpoints that the runs
     start from, by ``Artifact.key``. ``checkpoint_seconds`` is the time between checkpoints of a long run.
     """
 
@@ -188,6 +197,18 @@ class GroupTask:
     locations: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     checkpoint_seconds: float = 120.0
+    skip_bad: bool = False
+    width: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeTask:
+    """Measures what memory a few steps of ``run`` take at small group sizes; yields ``MemoryMeasured``."""
+
+    task_id: str
+    run: PlannedRun
+    locations: Mapping[str, str] = field(default_factory=dict)
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     skip_bad: bool = False
 
 
@@ -204,7 +225,7 @@ class PretrainTask:
     locations: Mapping[str, str] = field(default_factory=dict)
 
 
-Task = GroupTask | PretrainTask
+Task = GroupTask | ProbeTask | PretrainTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +356,9 @@ class Executor(Protocol):
     def poll(self, timeout: float) -> Sequence[Event]: ...
 
     def cancel(self, task_id: str) -> None: ...
+
+    def expected(self) -> int:
+        """How many slots there are, those included that are about to join."""
 
     def want(self, tasks: int) -> None:
         """How many slots the driver could use now; where sweeps share a cluster, others may have the rest."""

@@ -25,7 +25,7 @@ from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import read_artifact
 from orchestrator.grouping import images_key, network_key
 from orchestrator.rows import canonical
-from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, RunConfig, Task
+from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, ProbeTask, RunConfig, Task
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class WorkerState:
                 raise WrongDeviceError(f"this worker started on GPU {self.device_uuid} and now sees {uuid}")
 
     def benchmark(self, task: Task, name: str, options: Mapping[str, Any]) -> Benchmark:
-        skip_bad = isinstance(task, GroupTask) and task.skip_bad
+        skip_bad = isinstance(task, GroupTask | ProbeTask) and task.skip_bad
         root = task.locations.get(name)
 
         def make() -> Benchmark:
@@ -108,7 +108,7 @@ class WorkerState:
 
         return self.benchmarks.get((name, canonical(options), root, skip_bad), make)
 
-    def network(self, task: GroupTask, config: RunConfig, benchmark: Benchmark) -> Network:
+    def network(self, task: GroupTask | ProbeTask, config: RunConfig, benchmark: Benchmark) -> Network:
         """The network of ``config``; from the sweep's own checkpoint where it was pretrained for it."""
         key = network_key(config)
         artifact = task.artifacts.get(key)
@@ -181,11 +181,13 @@ class WorkerState:
 def execute(task: Task, state: WorkerState) -> Iterator[Message]:
     """Run ``task`` and hand out its messages as they come. Raises what made the whole task fail."""
     from orchestrator.analyses.run import run_analyses
-    from orchestrator.group_run import run_group
+    from orchestrator.group_run import probe, run_group
 
     state.check_device()
     if isinstance(task, PretrainTask):
         yield _pretrain(task, state)
+    elif isinstance(task, ProbeTask):
+        yield from probe(task, state)
     elif is_analysis(task.runs[0].config.method):
         yield from run_analyses(task, state)
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.types import Artifact, Failure, GroupTask, Message, Task
+from orchestrator.types import Artifact, Failure, GroupTask, Message, ProbeTask, Task
 
 BUNDLE_SECONDS = 2.0
 """Messages are sent together, at the latest after this time."""
@@ -95,7 +95,7 @@ class Worker:
         """The task's messages as they come. ``blobs``: object references of artifacts' bytes, by hash."""
         from orchestrator.executors.guard import captured
 
-        if isinstance(task, GroupTask):
+        if isinstance(task, GroupTask | ProbeTask):
             task = replace(task, artifacts={k: self._local(a, blobs) for k, a in task.artifacts.items()})
         messages: list[Message] = []
         failure: Failure | None = None

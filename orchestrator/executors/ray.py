@@ -31,6 +31,7 @@ from orchestrator.types import (
     Failure,
     FailureClass,
     GroupTask,
+    ProbeTask,
     Slot,
     SlotJoined,
     SlotLost,
@@ -113,6 +114,9 @@ class RayExecutor:
         for name, actor in list(self._actors.items()):
             if actor.task is not None and actor.task.task_id == task_id:
                 self._lose(name, make_failure(FailureClass.CANCELLED, "cancelled"), kill=True)
+
+    def expected(self) -> int:
+        return len(self._actors)
 
     def want(self, tasks: int) -> None:
         self._wanted = tasks
@@ -353,7 +357,7 @@ class RayExecutor:
 
     def _references(self, task: Task, actor: _Actor) -> dict[str, Any]:
         """Bytes of artifacts for a worker on another host, put into the object store once."""
-        if not isinstance(task, GroupTask) or actor.node_id == self._here:
+        if not isinstance(task, GroupTask | ProbeTask) or actor.node_id == self._here:
             return {}
         for artifact in task.artifacts.values():
             if artifact.sha256 not in self._blobs:

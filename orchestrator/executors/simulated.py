@@ -18,7 +18,10 @@ from orchestrator.types import (
     Failure,
     FailureClass,
     GroupTask,
+    MemoryMeasured,
     PlannedRun,
+    PretrainTask,
+    ProbeTask,
     RunFinished,
     Slot,
     SlotJoined,
@@ -34,7 +37,7 @@ class World:
     """What the simulated cluster is like; times in seconds, memory in bytes, probabilities for each group.
 
     ``seconds`` gives a run's duration on a card of speed 1; ``speeds`` are drawn from for each GPU name.
-    ``group_gain``: R runs side by side take R ** group_gain times as long as one.
+    ``group_gain``: a group of width R takes R ** group_gain times as long as one run.
     """
 
     seconds: Callable[[PlannedRun], float]
@@ -43,6 +46,7 @@ class World:
     network_bytes: int = 2 * 2**30
     run_bytes: int = 4 * 2**30
     load_seconds: float = 5.0
+    probe_seconds: float = 2.0
     group_gain: float = 1.0
     lose_worker: float = 0.0
     fail_run: float = 0.0
@@ -68,7 +72,7 @@ class SimulatedExecutor:
         self.busy: dict[str, float] = {}
         self.capacity: list[tuple[float, float]] = []  # (time, change of total speed)
         self.speed: dict[str, float] = {}
-        self.resident: dict[str, tuple[str, str]] = {}
+        self.resident: dict[str, str] = {}
         self.tasks: dict[str, tuple[Task, Slot]] = {}
         self._heap: list[tuple[float, int, Callable[[], list[Event]]]] = []
         self._ticket = itertools.count()
@@ -88,19 +92,15 @@ class SimulatedExecutor:
         if slot.slot_id not in self._by_host.get(int(slot.node.removeprefix("host")), {}):
             return  # dead, which the driver does not know yet
         self.tasks[task.task_id] = (task, slot)
-        loading = 0.0
+        loading = self._loading(task, slot)
         if isinstance(task, GroupTask):
-            first = task.runs[0].config
-            if self.resident.get(slot.slot_id, ("", ""))[0] != first.model:
-                loading = self.world.load_seconds
-            self.resident[slot.slot_id] = (first.model, "")
-            work = sum(self.world.seconds(run) for run in task.runs)
-            work *= len(task.runs) ** (self.world.group_gain - 1)
+            each = sum(self.world.seconds(run) for run in task.runs) / len(task.runs)
+            work = each * _width(task) ** self.world.group_gain
             if self._too_large(task, slot):
                 self._at(self.time + loading, lambda: self._end(task, slot, _oom()))
                 return
         else:
-            work = 60.0
+            work = self.world.probe_seconds if isinstance(task, ProbeTask) else 60.0
         duration = loading + work / self.speed[slot.slot_id]
         if self.random.random() < self.world.lose_worker:
             moment = self.time + duration * self.random.random()
@@ -125,6 +125,9 @@ class SimulatedExecutor:
             failure = make_failure(FailureClass.CANCELLED, "cancelled")
             self._at(self.time, lambda: self._end(task, slot, failure))
 
+    def expected(self) -> int:
+        return sum(map(len, self._by_host.values()))
+
     def want(self, tasks: int) -> None:
         return
 
@@ -148,6 +151,14 @@ class SimulatedExecutor:
         return before + (work - done) / speed if speed > 0 else float("inf")
 
     # What happens
+
+    def _loading(self, task: Task, slot: Slot) -> float:
+        """Seconds until the network is on the card, if it is not."""
+        if isinstance(task, PretrainTask):
+            return 0.0
+        model = (task.run if isinstance(task, ProbeTask) else task.runs[0]).config.model
+        before, self.resident[slot.slot_id] = self.resident.get(slot.slot_id), model
+        return self.world.load_seconds if before != model else 0.0
 
     def _join(self, host: int) -> list[Event]:
         return [self._new_slot(host, card) for card in range(self.gpus)]
@@ -198,6 +209,9 @@ class SimulatedExecutor:
         if task.task_id not in self.tasks:
             return []
         self.busy[slot.slot_id] = self.busy.get(slot.slot_id, 0.0) + duration
+        if isinstance(task, ProbeTask):
+            peaks = [MemoryMeasured(runs=runs, peak_bytes=self._bytes(runs)) for runs in (1, 2)]
+            return [*(TaskMessage(task_id=task.task_id, message=p) for p in peaks), *self._end(task, slot, None)]
         if not isinstance(task, GroupTask):
             return self._end(task, slot, None)
         if self.random.random() < self.world.fail_run:
@@ -209,12 +223,11 @@ class SimulatedExecutor:
         return events + self._end(task, slot, None)
 
     def _row(self, task: GroupTask, duration: float) -> dict[str, Any]:
-        size = len(task.runs)
         return {
             "images": 1000,
-            "seconds": duration / size,
-            "group_size": size,
-            "group_memory_bytes": self.world.network_bytes + size * self.world.run_bytes,
+            "seconds": duration / len(task.runs),
+            "group_size": _width(task),
+            "group_memory_bytes": self._bytes(_width(task)),
         }
 
     def _end(self, task: Task, slot: Slot, failure: Failure | None) -> list[Event]:
@@ -223,10 +236,17 @@ class SimulatedExecutor:
         return [TaskEnded(task_id=task.task_id, slot_id=slot.slot_id, failure=failure)]
 
     def _too_large(self, task: GroupTask, slot: Slot) -> bool:
-        return self.world.network_bytes + len(task.runs) * self.world.run_bytes > slot.memory_bytes
+        return self._bytes(_width(task)) > slot.memory_bytes
+
+    def _bytes(self, runs: int) -> int:
+        return self.world.network_bytes + runs * self.world.run_bytes
 
     def _at(self, when: float, what: Callable[[], list[Event]]) -> None:
         heapq.heappush(self._heap, (when, next(self._ticket), what))
+
+
+def _width(task: GroupTask) -> int:
+    return max(task.width, len(task.runs))
 
 
 def _oom() -> Failure:

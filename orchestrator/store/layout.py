@@ -15,6 +15,7 @@
     writer.lock                     held while compacting
     driver.json  driver.lock        who runs the sweep (``orchestrator.session``)
     finished.json                   what a sweep depended on whose runs are all done (``orchestrator.finished``)
+    widths.json                     how wide the sweep's groups are (``orchestrator.widths``)
     pretrained/                     checkpoints that the sweep's runs start from (``orchestrator.shelf``)
 
 ``tables/<grain>`` holds whole Parquet files only, so any Parquet reader may be pointed at the folder.
@@ -33,7 +34,8 @@ RUNNING = "running.json"
 MANIFEST = "tables/manifest.json"
 AGGREGATES = "tables/aggregates/aggregates.parquet"
 LOCK = "writer.lock"
-DRIVER_FILES = frozenset({"driver.json", "driver.lock", "finished.json"})
+WIDTHS = "widths.json"
+DRIVER_FILES = frozenset({"driver.json", "driver.lock", "finished.json", WIDTHS})
 PRETRAINED = "pretrained"
 TEMPORARY = "tmp"
 

@@ -156,6 +156,9 @@ class ScriptedExecutor:
     def cancel(self, task_id: str) -> None:
         self.cancelled.append(task_id)
 
+    def expected(self) -> int:
+        return len(self.slots)
+
     def want(self, tasks: int) -> None:
         self.wanted = tasks
 

@@ -78,7 +78,7 @@ def test_sizes_of_groups() -> None:
     sizer = GroupSizer(memory=memory, lockstep=lambda method: method != "alone")
     gpu = slot("g", gpu="NVIDIA H100", memory=80 * GIB)
     assert sizer.limit(config(method="alone"), gpu) == 1
-    assert sizer.limit(config(batch_size=1), gpu) == 1  # nothing measured: a probe first
+    assert sizer.limit(config(batch_size=1), gpu) is None  # nothing measured: a probe first
     memory.measured(memory_key(config(batch_size=1)), 1, GIB // 4)
     assert sizer.limit(config(batch_size=1), gpu) == 160
     memory.measured(memory_key(config(batch_size=64)), 1, GIB)

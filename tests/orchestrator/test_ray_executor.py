@@ -129,7 +129,7 @@ def test_an_error_fails_its_run_alone_with_its_traceback(executor: Any, folder: 
 
 
 def test_a_run_that_hangs_is_given_up_and_its_worker_replaced(executor: Any, folder: Path, tmp_path: Path) -> None:
-    driver = driver_for(trouble("hang", seeds=1, once=str(tmp_path)), executor, folder, timeout=4.0)
+    driver = driver_for(trouble("hang", seeds=1, once=str(tmp_path)), executor, folder, timeout=15.0)
     outcome = driver.run()
     assert (outcome.committed, outcome.exit_code) == (1, 0)
     (failure,) = driver.store.failed.values()
@@ -178,16 +178,16 @@ def test_a_worker_killed_from_outside_costs_only_its_run(executor: Any, folder: 
     spec = trouble("none", seeds=6, seconds=0.3)
     driver = driver_for(spec, executor, folder)
     killed: list[int] = []
-    handle = driver._handle
+    dispatch = driver._dispatch
 
-    def kill_one(event: Any) -> None:
-        handle(event)
+    def kill_one() -> None:
+        dispatch()
         busy = [a for a in executor._actors.values() if a.task is not None and a.facts is not None]
         if not killed and driver.committed and busy:
             killed.append(busy[0].facts.pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    driver._handle = kill_one
+    driver._dispatch = kill_one
     outcome = driver.run()
     assert killed
     assert (outcome.committed, outcome.exit_code) == (6, 0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.scheduler import Scheduler
 from orchestrator.types import PretrainTask
+from orchestrator.widths import Widths
 
 
 def drain(scheduler: Scheduler) -> list[list[int]]:
@@ -78,7 +79,7 @@ def test_groups_hold_compatible_runs_up_to_the_limit() -> None:
         scheduler.add(job(number, method="tent" if number < 6 else "deyo"))
     scheduler.join(slot())
     groups = drain(scheduler)
-    assert sorted(map(len, groups)) == [2, 4, 4]
+    assert sorted(map(len, groups)) == [3, 3, 4]  # of the same size, as near the limit as that goes
     assert all({n < 6 for n in g} in ({True}, {False}) for g in groups)
 
 
@@ -89,6 +90,60 @@ def test_settings_that_shape_the_computation_keep_runs_apart() -> None:
     scheduler.add(job(2, settings={"patches": 6, "threshold": 0.2, "filter": True}))
     scheduler.join(slot())
     assert sorted(map(sorted, drain(scheduler))) == [[0, 1], [2]]
+
+
+def test_a_width_once_decided_is_kept_whatever_the_number_of_runs_and_slots() -> None:
+    widths = Widths()
+    for runs, slots, sizes in ((12, 1, [4, 4, 4]), (2, 1, [2]), (9, 3, [4, 4, 1])):
+        scheduler = Scheduler(group_limit=lambda config, slot: 4, widths=widths)
+        for number in range(runs):
+            scheduler.add(job(number))
+        for name in range(slots):
+            scheduler.join(slot(f"s{name}"))
+        groups = []
+        while (found := scheduler.next()) is not None:
+            groups.append(found)
+            scheduler.finished(found.slot.slot_id)
+        assert [len(g.jobs) for g in groups] == sizes
+        assert {g.width for g in groups} == {4}
+
+
+def test_each_kind_of_card_has_its_own_width() -> None:
+    limits = {"small": 2, "large": 8}
+    scheduler = Scheduler(group_limit=lambda config, slot: limits[slot.gpu_name])
+    for number in range(32):
+        scheduler.add(job(number))
+    scheduler.join(slot("a", gpu="small"))
+    scheduler.join(slot("b", gpu="large"))
+    found = [scheduler.next(), scheduler.next()]
+    assert {a.slot.gpu_name: a.width for a in found if a} == limits
+
+
+def test_memory_not_measured_yet_asks_for_a_probe_of_one_run() -> None:
+    known: list[int] = []
+    scheduler = Scheduler(group_limit=lambda config, slot: known[0] if known else None)
+    for number in range(4):
+        scheduler.add(job(number))
+    scheduler.join(slot())
+    first = scheduler.next()
+    assert first is not None
+    assert (first.probe, len(first.jobs)) == (True, 1)
+    scheduler.finished("s0")
+    scheduler.add(first.jobs[0])
+    known.append(4)
+    second = scheduler.next()
+    assert second is not None
+    assert (second.probe, len(second.jobs), second.width) == (False, 4, 4)
+
+
+def test_slots_that_are_about_to_join_count_for_an_even_share() -> None:
+    scheduler = Scheduler(group_limit=lambda config, slot: 64, expected=4)
+    for number in range(40):
+        scheduler.add(job(number))
+    scheduler.join(slot())
+    first = scheduler.next()
+    assert first is not None
+    assert first.width == 10
 
 
 def test_an_even_share_for_every_slot() -> None:
