@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,12 +94,10 @@ def _total(entries: Iterable[Entry], column: str) -> float:
 def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
     """A simple table; cells are text. Columns ``numbers`` are set right."""
     right = set(numbers)
-    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    classes = [" class=number" if j in right else "" for j in range(len(heads))]
+    head = "".join(f'<th scope="col"{c}>{escape(h)}</th>' for h, c in zip(heads, classes))
     body = "".join(
-        "<tr>"
-        + "".join(f"<td{' class=number' if j in right else ''}>{escape(str(c))}</td>" for j, c in enumerate(row))
-        + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td{c}>{escape(str(text))}</td>" for text, c in zip(row, classes)) + "</tr>" for row in rows
     )
     table = f'<table class="plain"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{table}</div>'
@@ -164,23 +163,26 @@ def provenance(data: SweepData, results: Results | None = None) -> str:
         settings.setdefault(f"{e.axes['label']} on {e.axes['model']}", e.axes["settings"])
     text = "\n".join(f"{k}: {json.dumps(v, sort_keys=True)}" for k, v in settings.items())
     parts.append(f"<details><summary>Settings of each method</summary><pre>{escape(text)}</pre></details>")
-    spec = _spec_text(results)
-    if spec:
-        parts.append(f"<details><summary>The sweep's spec</summary><pre>{escape(spec)}</pre></details>")
+    for title, spec in _specs(results).items():
+        parts.append(f"<details><summary>{title}</summary><pre>{escape(spec)}</pre></details>")
     return "\n".join(parts)
 
 
-def _spec_text(results: Results | None) -> str:
-    from orchestrator.store import layout
+def _specs(results: Results | None) -> dict[str, str]:
+    """The spec as it was written and, since ``--set`` may have changed it, as it was run; what the store has."""
+    import yaml
 
-    if results is None:
-        return ""
-    for tree, _ in results.snapshots():
-        try:
-            return tree.read(layout.SPEC_TEXT).decode()
-        except FileNotFoundError:
-            continue
-    return ""
+    from orchestrator.store import layout
+    from orchestrator.tracking.options import redact
+
+    found: dict[str, str] = {}
+    for tree, _ in results.snapshots() if results is not None else ():
+        with contextlib.suppress(FileNotFoundError):
+            found.setdefault("The sweep's spec as written", redact(tree.read(layout.SPEC_TEXT).decode()))
+        with contextlib.suppress(FileNotFoundError):
+            resolved = yaml.safe_dump(json.loads(tree.read(layout.SPEC_JSON)), sort_keys=False)
+            found.setdefault("The spec as run: overrides and defaults filled in", redact(resolved))
+    return found
 
 
 def _stamps(done: Sequence[Entry]) -> dict[str, list[str]]:

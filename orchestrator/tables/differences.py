@@ -61,6 +61,8 @@ def compared(
 def _label(data: SweepData, name: str) -> str:
     """The label that ``name`` (a label, or a method with one label) means."""
     labels = data.values("label")
+    if len(labels) == 1:
+        raise ConfigError(f"--versus {name}: the sweep has no other method than {labels[0]} to compare with")
     if name in labels:
         return name
     of_method = list(dict.fromkeys(e.axes["label"] for e in data.entries if e.axes["method"] == name))

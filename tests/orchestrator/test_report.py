@@ -126,6 +126,7 @@ def test_a_sweep_over_corruptions_shows_all_its_parts(pages):
     assert "Fake GPU" in text
     assert "2.14.1" in text
     assert "name: quick" in text
+    assert "The spec as run" in text
     assert "risk-coverage" not in text
 
 

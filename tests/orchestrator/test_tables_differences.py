@@ -104,3 +104,12 @@ def test_compare_with_a_sweep_that_has_two_candidates_is_refused():
     configs = [config(method="tent", precision=p) for p in ("bf16", "tf32")]
     with pytest.raises(ConfigError, match="several runs like tent"):
         compared(data(), Request(), other=sweep(configs, lambda c: 0.5))
+
+
+def test_versus_says_what_it_cannot_compare():
+    alone = sweep(grid(method=["tent"], seed=[0, 1]), lambda c: 0.5)
+    with pytest.raises(ConfigError, match="no other method than tent"):
+        compared(alone, Request(), versus="tent")
+    two = sweep(grid(method=["tent", "deyo"], seed=[0, 1]), lambda c: 0.5)
+    with pytest.raises(ConfigError, match="no such method here; the sweep has tent, deyo"):
+        compared(two, Request(), versus="memo")
