@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,10 +141,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def served(command: list[str], port: int) -> Iterator[None]:
-    """A server of its own process, once it listens on ``port``."""
-    if shutil.which(command[0]) is None:
+    """A server in a process of its own, once it listens on ``port``."""
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the environment need not be activated
+    program = shutil.which(command[0], path=beside)
+    if program is None:
         pytest.skip(f"needs {command[0]}, which is in the test extra")
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(150):
             with socket.socket() as probe:
