@@ -94,8 +94,8 @@ class RayExecutor:
         ).remote(task, self._references(task, actor))
 
     def poll(self, timeout: float) -> Sequence[Event]:
-        events = self._due()
         self._look_at_nodes()
+        events = self._due()
         waiting = self._waiting()
         if not waiting:
             if not events:
@@ -281,7 +281,7 @@ class RayExecutor:
             task, actor.task, actor.stream = actor.task, None, None
             failure = make_failure(FailureClass.ERROR, "the worker ended its messages without an end")
             return [TaskEnded(task_id=task.task_id, slot_id=name, failure=failure)] if task else []
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             self._lose(name, self._death(actor, error), kill=True)
         except ray.exceptions.RayError as error:
             self._lose(name, classify(getattr(error, "cause", None) or error), kill=True)
@@ -312,7 +312,7 @@ class RayExecutor:
             self._lose(name, bundle.failure, kill=True)
         elif self._over():
             self._retire(name)
-        return events
+        return events + self._due()  # that the worker goes must be known before it is given more to do
 
     def _death(self, actor: _Actor, error: Exception) -> Failure:
         """Why an actor died: its host, its memory, or something in the process."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_runs import tiny_spec
-from exec_fakes import make_driver
-from trouble_package import install
+from ray_workers import driver_for, private_cluster, trouble, workers_of
 
 from deyo.numerics import code_digest
-from orchestrator.driver import Driver
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.memory_store import MemoryStore
-from orchestrator.plan import make_plan
 from orchestrator.types import Failure, FailureClass
 from orchestrator.worker import WorkerState
 
@@ -34,30 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Any]:
-    """A private cluster with two workers, which can use the package of troubles."""
-    from orchestrator.cluster import local_cluster
-
-    package = str(install(folder / "site"))
-    kept = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, kept.get("PYTHONPATH", ""))))
-    os.environ["DEYO_CACHE"] = str(folder / "cache")
-    sys.path.insert(0, package)
-    with local_cluster(cpus=2) as connection:
+    with private_cluster(folder) as connection:
         yield connection
-    sys.path.remove(package)
-    for name in ("PYTHONPATH", "DEYO_CACHE"):
-        os.environ.pop(name)
-        if name in kept:
-            os.environ[name] = kept[name]
 
 
 @pytest.fixture(scope="module")
 def workers(cluster: Any, folder: Path) -> Iterator[Any]:
-    from orchestrator.executors.ray import RayExecutor, WorkerLayout
-
-    made = RayExecutor(WorkerLayout(cache=str(folder / "cache")))
-    yield made
-    made.close()
+    with workers_of(folder) as made:
+        yield made
 
 
 @pytest.fixture
@@ -65,17 +43,6 @@ def executor(workers: Any) -> Any:
     """The same workers for every test, as far as they are alive."""
     workers.announce()
     return workers
-
-
-def trouble(action: str, seeds: int = 2, **settings: Any) -> Any:
-    listed = json.dumps({"name": "trouble", "settings": {"action": action, **settings}})
-    return tiny_spec(seeds=list(range(seeds)), methods=f"[{listed}]")
-
-
-def driver_for(spec: Any, executor: Any, folder: Path, **options: Any) -> Driver:
-    driver = make_driver(make_plan(spec).runs, executor, store=MemoryStore(), **options)
-    driver.cache = folder / "cache"
-    return driver
 
 
 def test_a_sweep_on_two_workers_gives_the_numbers_of_one_process(executor: Any, folder: Path) -> None:
