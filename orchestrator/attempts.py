@@ -94,9 +94,10 @@ def _kind(error: BaseException) -> FailureClass:
         return FailureClass.CONFIG
     if isinstance(error, DataError) or (isinstance(error, OSError) and error.errno in _DISK):
         return FailureClass.DATA
-    if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in text:
+    of_torch = type(error).__module__.partition(".")[0] == "torch"  # Ray has an OutOfMemoryError too, of the host
+    if (of_torch and type(error).__name__ == "OutOfMemoryError") or "CUDA out of memory" in text:
         return FailureClass.CUDA_OOM
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or re.search(r"DefaultCPUAllocator|Cannot allocate memory", text):
         return FailureClass.HOST_OOM
     if re.search(r"CUDA error|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|cudaError", text):
         return FailureClass.CUDA_STICKY

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
+import torch
 from exec_fakes import failure
 
 from deyo.types import ConfigError, DataError
@@ -26,6 +29,12 @@ def raised(error: BaseException) -> BaseException:
         (RuntimeError("CUDA error: device-side assert triggered"), FailureClass.CUDA_STICKY),
         (RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED"), FailureClass.CUDA_STICKY),
         (MemoryError(), FailureClass.HOST_OOM),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), FailureClass.HOST_OOM),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), FailureClass.HOST_OOM),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory"), FailureClass.CUDA_OOM),
+        (torch.AcceleratorError("CUDA error: an illegal memory access"), FailureClass.CUDA_STICKY),
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/x"), FailureClass.DATA),
+        (PermissionError(errno.EACCES, "Permission denied", "/cache/x"), FailureClass.DATA),
         (ConnectionResetError("gone"), FailureClass.INFRASTRUCTURE),
         (ValueError("shapes differ"), FailureClass.ERROR),
     ],

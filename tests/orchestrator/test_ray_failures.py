@@ -1,0 +1,107 @@
+"""Failures on the real Ray: memory that runs out, CUDA errors, and what becomes of the worker and of the runs.
+
+Deaths of processes, hangs and plain errors are in ``test_ray_executor.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_runs import tiny_spec
+from ray_workers import driver_for, private_cluster, trouble, workers_of
+
+from orchestrator.driver import Driver
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.worker import WorkerState
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+NUMBERS = ("accuracy", "mean_entropy", "stream_digest", "weights_sha256", "data_fingerprint")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ray")
+
+
+@pytest.fixture(scope="module")
+def workers(folder: Path) -> Iterator[Any]:
+    with private_cluster(folder), workers_of(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def executor(workers: Any) -> Any:
+    """The same workers for every test, as far as they are alive."""
+    workers.announce()
+    return workers
+
+
+def processes(driver: Driver, run_id: str, attempt: int) -> list[str]:
+    return re.findall(r"in process (\d+)", driver.store.logs[run_id, attempt])
+
+
+def assert_undisturbed(driver: Driver, folder: Path, calm: Any) -> None:
+    """The numbers are those of the same runs one by one in this process, without their trouble."""
+    alone = driver_for(calm, InlineExecutor(WorkerState(cache=folder / "cache")), folder)
+    alone.run()
+    assert numbers(driver) == numbers(alone)
+
+
+def numbers(driver: Driver) -> dict[int, dict[str, Any]]:
+    """Of each committed run, by its seed."""
+    seeds = {run.run_id: run.config.seed for run in driver.plan.runs}
+    commits = driver.store.commits.items()
+    return {seeds[run_id]: {name: row[name] for name in NUMBERS} for run_id, (_, row) in commits}
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"), [("python-memory", "host-oom"), ("torch-memory", "host-oom"), ("sticky", "cuda-sticky")]
+)
+def test_a_process_that_cannot_be_trusted_any_more_is_replaced(
+    executor: Any, folder: Path, tmp_path: Path, action: str, kind: str
+) -> None:
+    """Out of host memory, or a CUDA error that stays: the run is done by a new process, and so is what comes after."""
+    driver = driver_for(trouble(action, once=str(tmp_path)), executor, folder)
+    outcome = driver.run()
+    assert (outcome.committed, outcome.exit_code) == (2, 0)
+    assert {attempt for attempt, _ in driver.store.commits.values()} == {2}
+    used = {pid for run_id in driver.store.commits for pid in processes(driver, run_id, 1)}
+    assert len(used) == 2  # no run was given to a process in which another had failed
+    alive = {str(actor.facts.pid) for actor in executor._actors.values() if actor.facts is not None}
+    assert not used & alive
+    for run_id in driver.store.commits:
+        assert driver.store.failed[run_id].message.startswith(f"{kind}, tried again")
+    assert_undisturbed(driver, folder, trouble("none"))
+
+
+def test_what_never_fits_into_the_host_s_memory_fails_after_two_attempts(executor: Any, folder: Path) -> None:
+    driver = driver_for(trouble("torch-memory", seeds=1), executor, folder)
+    outcome = driver.run()
+    (failure,) = outcome.failures.values()
+    assert failure.kind.value == "host-oom"
+    assert "allocate memory" in failure.message
+    assert len({pid for attempt in (1, 2) for pid in processes(driver, next(iter(outcome.failures)), attempt)}) == 2
+
+
+def test_a_group_too_large_for_the_gpu_is_halved_and_all_its_runs_are_done(executor: Any, folder: Path) -> None:
+    spec = tiny_spec(seeds=list(range(8)), methods="[{name: greedy, settings: {fits: 2}}]")
+    driver = driver_for(spec, executor, folder, lockstep=True, group_size=8)
+    outcome = driver.run()
+    assert (outcome.committed, outcome.exit_code) == (8, 0)
+    assert max(row["group_size"] for _, row in driver.store.commits.values()) <= 2
+    assert any("cuda-oom, tried again" in failure.message for failure in driver.store.failed.values())
+    assert_undisturbed(driver, folder, spec)
+
+
+def test_a_run_that_does_not_fit_alone_fails_by_itself(executor: Any, folder: Path) -> None:
+    methods = "[{name: greedy, settings: {fits: 0}}, no-adapt]"
+    driver = driver_for(tiny_spec(seeds=[0, 1], methods=methods), executor, folder, lockstep=True, group_size=2)
+    outcome = driver.run()
+    assert outcome.committed == 2
+    assert {failure.kind.value for failure in outcome.failures.values()} == {"cuda-oom"}
