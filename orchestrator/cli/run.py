@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,6 +82,7 @@ def place(address: str | None, allow_insecure: bool, in_process: bool = False) -
 def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
     """The last lines of a sweep; raises ``typer.Exit`` with its code."""
     from orchestrator.outcome import FailureBoard
+    from orchestrator.store.tree import join
 
     if not quiet and outcome.done:
         _print_table(outcome.sweep, results)
@@ -99,7 +101,8 @@ def finish(outcome: SweepOutcome, results: str, *, quiet: bool) -> None:
         typer.echo(outcome.message, err=True)
     if not quiet:
         typer.echo(summary(outcome))
-        typer.echo(f"Parquet: {results}/{outcome.sweep}/tables   MLflow: deyo-sweep ui --results {results}")
+        tables, ui = join(results, outcome.sweep, "tables"), f"deyo-sweep ui {outcome.sweep} --results {quote(results)}"
+        typer.echo(f"Parquet: {tables}   MLflow: {ui}")
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

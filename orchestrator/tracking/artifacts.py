@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.store.tree import join
 from orchestrator.tracking.naming import MAX_TAG
 from orchestrator.tracking.options import redact
 from orchestrator.tracking.source import Source
@@ -38,7 +39,7 @@ def note(info: SweepInfo, source: Source, committed: int) -> str:
     """The parent's description: the main table, cut to what a tag holds, and where the results are."""
     facts = (
         f"Sweep **{info.sweep}**: {committed} of {max(info.runs, committed)} runs in the store. "
-        f"Parquet: `{redact(info.root)}/{info.sweep}/tables`. "
+        f"Parquet: `{redact(join(info.root, info.sweep, 'tables'))}`. "
         "Report, tables, plots and the resolved spec are among the artifacts; the runs are nested below."
     )
     try:
