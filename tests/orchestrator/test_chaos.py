@@ -49,10 +49,10 @@ def commits(folder: Path, results: str) -> int:
     return sum(1 for _ in (folder / results / "tiny" / "commits").rglob("*.json"))
 
 
-def table(folder: Path, results: str) -> dict[str, dict]:
+def table(folder: Path, results: str, runs: int = RUNS) -> dict[str, dict]:
     opened = open_results(str(folder / results), "tiny")
-    rows = opened.runs(columns=["run_id", "attempt", *NUMBERS]).to_pylist()
-    assert len(rows) == len({row["run_id"] for row in rows}) == RUNS
+    rows = opened.runs(columns=["run_id", "attempt", "group_size", *NUMBERS]).to_pylist()
+    assert len(rows) == len({row["run_id"] for row in rows}) == runs
     return {row["run_id"]: row for row in rows}
 
 
@@ -90,6 +90,11 @@ def await_gone(pids: set[int]) -> None:
         time.sleep(0.5)
 
 
+def environment_of(folder: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(install(folder / "site")), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "DEYO_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+
 def test_chaos(tmp_path: Path) -> None:
     methods = json.dumps([{"name": "trouble", "settings": {"action": "none", "seconds": 0.1}}])
     write_spec(
@@ -98,8 +103,7 @@ def test_chaos(tmp_path: Path) -> None:
         seeds=list(range(RUNS)),
         extra=f"resources: {{workers: {WORKERS}, cpus_per_worker: 0.5}}\n",
     )
-    path = os.pathsep.join([str(install(tmp_path / "site")), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "DEYO_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = environment_of(tmp_path)
     draw = random.Random(20)
     killed: list[str] = []
     for target in (40, 90, 140, None):
@@ -119,3 +123,29 @@ def test_chaos(tmp_path: Path) -> None:
     assert max(row["attempt"] for row in disturbed.values()) > 1
     batches = open_results(str(tmp_path / "chaos"), "tiny").batches(columns=["run_id", "attempt", "step"])
     assert batches.num_rows == RUNS * 4  # no attempt is mixed with another, none is there twice
+
+
+def test_groups_torn_apart_give_the_same_bits(tmp_path: Path) -> None:
+    """Runs side by side at batch size 1, killed and resumed in other company, on another number of workers."""
+    groups, width, images = 8, 6, 48
+    runs = groups * width
+    environment = environment_of(tmp_path)
+    draw = random.Random(7)
+    fields = {"methods": "[deyo]", "seeds": list(range(runs)), "images": images, "batch": 1}
+    resources = "resources: {{workers: {}, cpus_per_worker: 0.5, group_size: 6}}\n"
+    write_spec(tmp_path, **fields, extra=resources.format(3))
+    killed: list[str] = []
+    for target in (12, None):
+        driver = start(tmp_path, "chaos", environment)
+        killed += torment(tmp_path, driver, draw, target)
+    assert driver.returncode == 0, (tmp_path / "chaos.log").read_text()[-3000:]
+    assert killed.count("driver") == 1
+    write_spec(tmp_path, **fields, extra=resources.format(1))
+    calm = start(tmp_path, "calm", environment)
+    assert calm.wait() == 0, (tmp_path / "calm.log").read_text()[-3000:]
+    disturbed, expected = table(tmp_path, "chaos", runs), table(tmp_path, "calm", runs)
+    assert {row["group_size"] for row in expected.values()} == {width}
+    assert max(row["attempt"] for row in disturbed.values()) > 1
+    for run_id, row in expected.items():
+        for name in (*NUMBERS, "group_size"):
+            assert disturbed[run_id][name] == row[name]
