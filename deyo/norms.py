@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from deyo.types import ConfigError
 
+_CRASHES = torch.__version__ < (2, 14)
+"""GroupNorm's backward ends the process on a CPU where a channels-last input asks for no gradient (PyTorch 2.11)."""
+
 
 @dataclass
 class NormState:
@@ -87,6 +90,8 @@ class RunGroupNorm(RunNorm):
     def normalize(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()
         if shared is not None:
+            if _CRASHES and torch.is_grad_enabled() and not x.requires_grad and x.device.type == "cpu":
+                wide = wide.contiguous()
             return F.group_norm(wide, self.num_groups, *shared, self.eps).to(x.dtype)
         return self.affine(F.group_norm(wide, self.num_groups, None, None, self.eps)).to(x.dtype)
 
