@@ -39,7 +39,6 @@ def sets(gpu: bool) -> dict[str, dict[str, Any]]:
         "digits": {"runs": [{**mild, "methods": METHODS}], "settings": rate},
         "colored-mnist": {
             "seeds": [0],
-            "pretrain_seeds": [0, 1, 2] if gpu else [0],
             "runs": [
                 {
                     "benchmark": "colored-mnist",
@@ -70,7 +69,13 @@ def accuracies(
     from orchestrator.session import Place, run_spec
     from orchestrator.spec import parse_spec
 
-    spec = {"seeds": list(range(options.seeds)), **body, "name": f"{name}-{profile}", "precision": profile}
+    spec = {
+        "seeds": list(range(options.seeds)),
+        "pretrain_seeds": list(range(options.networks)),
+        **body,
+        "name": f"{name}-{profile}",
+        "precision": profile,
+    }
     spec |= {"mlflow": {"enabled": False}, "resources": {"group_size": options.group_size}}
     if options.max_images:
         spec["max_images"] = options.max_images
@@ -107,6 +112,7 @@ def main() -> None:
     parser.add_argument("--sets", help="of digits, colored-mnist, cifar (default: those whose data is there)")
     parser.add_argument("--data", default=os.environ.get("DEYO_TEST_DATA"), help="folder of the real data")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--networks", type=int, default=1, help="seeds of pretraining")
     parser.add_argument("--max-images", type=int, help="cut each run's stream (default: whole on a GPU, 1000 on a CPU)")
     parser.add_argument("--group-size", type=int, default=1)
     options = parser.parse_args()

@@ -48,6 +48,7 @@ def method_row(
     context = MethodContext(
         network=as_network(network), seeds=[0], batch_size=batch, device=device, precision=precision
     )
+    torch.compiler.reset()
     chosen = {"views": views} if name == "memo" else {"learning_rate": 1e-5}
     method = accelerate(create_method(name, context, [settings_class(name)(**chosen)]))
     pixels = random_pixels(batch, device)

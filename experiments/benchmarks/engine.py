@@ -216,6 +216,7 @@ def _measure_ours(
     published: float,
 ) -> dict[str, Any]:
     name, method, batch, select = key
+    torch.compiler.reset()  # or Dynamo meets its limit of recompilations, and runs uncompiled
     start = time.perf_counter()
     if device.type == "cuda":
         gc.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,9 +23,13 @@ LOOK_SECONDS = 0.2
 
 @dataclass
 class Watched:
-    """How a sweep's process went. ``busy``: GPU index -> (seconds since the epoch, busy share) of each look."""
+    """How a sweep's process went, and what it and its children took of the processor.
+
+    ``busy``: GPU index -> (seconds since the epoch, busy share) of each look.
+    """
 
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     code: int = 0
     killed: int | None = None
     committed_at_kill: int = 0
@@ -52,7 +57,7 @@ def run_watched(
     program = f"from orchestrator.cli.main import main; main({words!r})"
     found = Watched()
     with _gpu_looks(found, gpus):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), processor_seconds_of_children()
         limit = None if cores is None else partial(_keep_to, cores)
         driver = subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=environment, preexec_fn=limit)
         while driver.poll() is None:
@@ -61,7 +66,14 @@ def run_watched(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(0.05)
         found.seconds, found.code = time.perf_counter() - start, driver.returncode
+        found.processor_seconds = processor_seconds_of_children() - before
     return found
+
+
+def processor_seconds_of_children() -> float:
+    """Processor time of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _keep_to(cores: int) -> None:
