@@ -277,6 +277,8 @@ def _check_shared(spec: SweepSpec, catalog: Catalog) -> None:
     for name in spec.data:
         if name not in names:
             raise spec.document.error(("data", name), f"no such benchmark; {suggest(name, names)}")
+        if catalog.benchmark(name, {}).bundled:
+            raise spec.document.error(("data", name), "its images come with the package; it reads no folder")
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str
     from deyo.benchmarks import open_benchmark
 
     options = dict(config.benchmark_options)
-    benchmark: Any = open_benchmark(config.benchmark, root=spec.data.get(config.benchmark), **options)
+    benchmark: Any = open_benchmark(config.benchmark, roots=spec.data, **options)
     if not hasattr(benchmark, "recipe"):  # of an installed package: only opening it shows
         benchmark.images(*conditions[0])
         return "opened"
@@ -231,8 +231,10 @@ def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str
 
 def is_bundled(benchmark: str, options: Mapping[str, Any]) -> bool:
     """Whether the benchmark's images come with an installed package: it then takes no root."""
-    from deyo.benchmarks import open_benchmark
+    from deyo.benchmarks import benchmark_info, open_benchmark
 
+    if benchmark_info(benchmark, **options).bundled:
+        return True
     return getattr(open_benchmark(benchmark, root=os.devnull, **options), "root", None) is None
 
 

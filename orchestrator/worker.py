@@ -100,13 +100,13 @@ class WorkerState:
 
     def benchmark(self, task: Task, name: str, options: Mapping[str, Any]) -> Benchmark:
         skip_bad = isinstance(task, GroupTask | ProbeTask) and task.skip_bad
-        root = task.locations.get(name)
+        roots = dict(task.locations)
 
         def make() -> Benchmark:
             kwargs: dict[str, Any] = dict(options) | ({"skip_bad": True} if skip_bad else {})
-            return engine.open_benchmark(name, root=Path(root) if root else None, cache=self.cache, **kwargs)
+            return engine.open_benchmark(name, roots=roots, cache=self.cache, **kwargs)
 
-        return self.benchmarks.get((name, canonical(options), root, skip_bad), make)
+        return self.benchmarks.get((name, canonical(options), canonical(roots), skip_bad), make)
 
     def network(self, task: GroupTask | ProbeTask, config: RunConfig, benchmark: Benchmark) -> Network:
         """The network of ``config``; from the sweep's own checkpoint where it was pretrained for it."""

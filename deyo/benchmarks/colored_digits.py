@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,7 @@ class ColoredDigits(ColoredBenchmark):
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        return describe_colored("colored-digits", **options)
-
-    def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
-        super().__init__(info, root=None, cache=cache, skip_bad=skip_bad)
+        return replace(describe_colored("colored-digits", **options), bundled=True)
 
     def labels_of_digits(self) -> np.ndarray:
         return load_scans(8)[1]

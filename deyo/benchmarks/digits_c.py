@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,9 @@ class DigitsC(BaseBenchmark):
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
             generated=True,
+            bundled=True,
             options=generated_options("digits-c", options, {}),
         )
-
-    def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
-        super().__init__(info, root=None, cache=cache, skip_bad=skip_bad)
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:
         return self._generated(str(corruption), int(severity or 0))

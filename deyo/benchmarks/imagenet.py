@@ -54,14 +54,17 @@ class ImageNetTarget(BaseBenchmark):
     """What shifted versions of ImageNet share: their clean source images are ImageNet's."""
 
     def source_images(self) -> ImageSet:
-        """Clean validation images, from DEYO_DATA_IMAGENET, DEYO_DATA/imagenet, or ``imagenet`` beside this data."""
+        """Clean validation images.
+
+        From the root named for ``imagenet``, DEYO_DATA_IMAGENET, DEYO_DATA/imagenet, or ``imagenet`` beside this data.
+        """
         try:
             return self._clean().images()
         except DataError as error:
             raise DataError(f"{self.name} needs clean source images (EATA's Fisher matrix): {error}") from None
 
     def _clean(self) -> ImageNet:
-        root = find_root("imagenet", None)
+        root = find_root("imagenet", self.roots.get("imagenet"))
         beside = [] if self.root is None else [self.root / "val", self.root.parent / "imagenet"]
         if root is None:
             root = next((Path(place) for place in beside if place.is_dir()), None)

@@ -24,7 +24,8 @@ class BenchmarkInfo:
     ``num_classes`` is the C of thresholds such as 0.4 · ln C, and None where only the user's data can tell
     (``image-folder``). ``image_size`` is in pixels, images are square. ``corruptions`` is empty where there is no
     such axis. ``group_names`` are numbered as ``ImageSet.groups``. ``generated`` says that the corrupted images
-    are made here, and are not the released ones. ``options`` holds every option with its value.
+    are made here, and are not the released ones; ``bundled`` that the images come with a package. ``options`` holds
+    every option with its value.
     """
 
     name: str
@@ -36,6 +37,7 @@ class BenchmarkInfo:
     scenarios: tuple[str, ...] = SINGLE_SHIFT_SCENARIOS
     default_batch_size: int = 64
     generated: bool = False
+    bundled: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

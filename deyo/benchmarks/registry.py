@@ -6,12 +6,14 @@ A user's own benchmark is announced by an installed package through the entry-po
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache as memoise
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from deyo.benchmarks.base import BaseBenchmark
 from deyo.benchmarks.info import BenchmarkInfo, default_cache, find_root, nearest
 from deyo.types import Benchmark, ConfigError
 
@@ -70,19 +72,29 @@ def open_benchmark(
     name: str,
     *,
     root: Path | str | None = None,
+    roots: Mapping[str, Path | str] | None = None,
     cache: Path | str | None = None,
     skip_bad: bool = False,
     **options: Any,
 ) -> Benchmark:
     """Open a benchmark; its files are read when images are first asked for.
 
-    ``root`` is where its data lies (default: see ``find_root``), ``cache`` where prepared arrays go (default:
-    ``default_cache``). ``skip_bad`` leaves unreadable images out and counts them instead of refusing the set.
+    ``root`` is where its data lies (default: see ``find_root``); ``roots`` gives it by benchmark, that of others too
+    whose images it may need (the clean ImageNet of imagenet-c). ``cache`` is where prepared arrays go (default:
+    ``default_cache``). ``skip_bad`` leaves unreadable images out and counts them instead of refusing the set. Raises
+    ``ConfigError`` for a root of a benchmark whose images come with a package.
     """
     made = benchmark_class(name)
-    return made(
-        made.describe(**options),
-        root=find_root(name, root),
+    info = made.describe(**options)
+    given = root if root is not None else (roots or {}).get(name)
+    if info.bundled and given is not None:
+        raise ConfigError(f"{name} comes with the package and reads no folder; {given} was given")
+    opened = made(
+        info,
+        root=None if info.bundled else find_root(name, given),
         cache=Path(cache).expanduser() if cache is not None else default_cache(),
         skip_bad=skip_bad,
     )
+    if isinstance(opened, BaseBenchmark):
+        opened.roots = {other: Path(path).expanduser() for other, path in (roots or {}).items()}
+    return opened

@@ -75,7 +75,7 @@ class Wanted:
 
     name: str
     options: dict[str, Any]
-    root: str | None
+    roots: dict[str, str]
     conditions: dict[tuple[str | None, int | None], None] = field(default_factory=dict)
     source: bool = False
     notes: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Wanted:
         from deyo.benchmarks import open_benchmark
         from deyo.types import DataError
 
-        benchmark = open_benchmark(self.name, root=self.root, skip_bad=skip_bad, **self.options)
+        benchmark = open_benchmark(self.name, roots=self.roots, skip_bad=skip_bad, **self.options)
         for condition in self.conditions:
             try:
                 made = deyo.cache.prepare(benchmark, [condition], workers=workers, device=device, progress=progress)
@@ -112,7 +112,7 @@ def collect(spec: SweepSpec, configs: list[RunConfig]) -> list[Wanted]:
             continue
         given = dict(config.benchmark_options)
         key = (config.benchmark, json.dumps(given, sort_keys=True))
-        wanted = found.setdefault(key, Wanted(config.benchmark, given, spec.data.get(config.benchmark)))
+        wanted = found.setdefault(key, Wanted(config.benchmark, given, spec.data))
         for corruption in config.corruptions or (config.corruption,):
             wanted.conditions.setdefault((corruption, config.severity))
         wanted.source |= config.method == "eata"

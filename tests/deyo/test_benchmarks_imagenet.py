@@ -10,8 +10,17 @@ import pytest
 from benchmark_trees import WNIDS, imagenet_c_tree, opened, save
 from PIL import Image
 
-from deyo.benchmarks import benchmark_info, image_folder, imagenet, imagenet_c, imagenet_r, listing, visda
-from deyo.types import DataError
+from deyo.benchmarks import (
+    benchmark_info,
+    image_folder,
+    imagenet,
+    imagenet_c,
+    imagenet_r,
+    listing,
+    open_benchmark,
+    visda,
+)
+from deyo.types import ConfigError, DataError
 
 
 @pytest.fixture
@@ -108,6 +117,26 @@ def test_clean_source_images_lie_beside(small_imagenet, tmp_path, monkeypatch):
     source = opened("imagenet-c", tmp_path).source_images()
     assert source.pixels.shape == (6, 224, 224, 3)
     assert source.name == "imagenet/val"
+
+
+def test_clean_source_images_lie_where_their_own_benchmark_was_named(small_imagenet, tmp_path, monkeypatch):
+    monkeypatch.delenv("DEYO_DATA", raising=False)
+    monkeypatch.delenv("DEYO_DATA_IMAGENET", raising=False)
+    imagenet_c_tree(tmp_path / "data")
+    for wnid in WNIDS:
+        for k in (1, 2):
+            save(tmp_path / f"elsewhere/{wnid}/{k}.JPEG", k, (300, 280))
+    roots = {"imagenet-c": tmp_path / "data", "imagenet": tmp_path / "elsewhere"}
+    benchmark = open_benchmark("imagenet-c", roots=roots, cache=tmp_path / "cache")
+    assert benchmark.root == tmp_path / "data"
+    assert benchmark.source_images().pixels.shape == (6, 224, 224, 3)
+
+
+@pytest.mark.parametrize("name", ["digits-c", "colored-digits"])
+def test_a_folder_for_images_that_come_with_a_package_is_refused(name, tmp_path):
+    with pytest.raises(ConfigError, match="reads no folder"):
+        open_benchmark(name, root=tmp_path)
+    assert open_benchmark(name, cache=tmp_path).root is None
 
 
 def test_imagenet_resizes_the_shorter_side_to_256_then_crops(small_imagenet, tmp_path):

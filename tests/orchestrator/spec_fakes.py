@@ -20,6 +20,7 @@ BENCHMARKS = {
         severities=(1, 2, 3, 4, 5),
         scenarios=("mild", "label-shift", "batch-size-1", "mixed", "continual"),
         default_batch_size=64,
+        bundled=True,
         options={"test_share": 0.5},
     ),
     "colored-digits": SimpleNamespace(
@@ -29,6 +30,7 @@ BENCHMARKS = {
         severities=(),
         scenarios=("biased", "mild"),
         default_batch_size=64,
+        bundled=True,
         options={},
     ),
 }

@@ -192,6 +192,7 @@ def test_samples_are_kept_if_any_duplicate_asks_for_them() -> None:
         (["settings.tent.learning_rate={a: 1}"], ["a value"]),
         (["settings.tent.learning_rate=fast"], ["settings.tent.learning_rate", "write a number"]),
         (["data.digits=/x"], ["data.digits", "digits-c"]),
+        (["data.digits-c=/x"], ["data.digits-c", "reads no folder"]),
         (["runs[0].benchmark=colored-digits", "runs[0].corruptions=[contrast]"], ["no such axis"]),
         (["runs[0].benchmark=colored-digits", "runs[0].severities=[3]"], ["no such axis"]),
         (["runs[0].models=['file:net.safetensors']", "runs[0].benchmark=colored-digits"], []),
