@@ -35,7 +35,7 @@ CASES = (
     "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,"
     "vit-base-ln:1:128:tf32,vit-base-ln:1:128:bf16"
 )
-CPU_CASES = "small-gn:1:1:float32,small-gn:1:15:float32,resnet50-gn:1:1:float32,resnet50-gn:1:15:float32"
+CPU_CASES = "small-gn:1:1:float32,small-gn:1:15:float32,resnet50-gn:1:1:float32"
 CHANGES: dict[str, tuple[Any, str, Any]] = {
     "wait": (fast, "FORESEE", False),
     "unfused": (fast, "FUSE_PARTS", False),
@@ -115,6 +115,16 @@ def measure(step: Callable[[], Any], images: int, device: torch.device, *, secon
         _wait(device)
         done += 3
     return done * images / (time.perf_counter() - start)
+
+
+def measure_processor(step: Callable[[], Any], images: int, *, seconds: float) -> float:
+    """Images per second of this process's processor time, which other work on the machine hardly changes."""
+    step()
+    done, start = 0, time.process_time()
+    while time.process_time() - start < seconds:
+        step()
+        done += 1
+    return done * images / (time.process_time() - start)
 
 
 def _wait(device: torch.device) -> None:
@@ -228,6 +238,9 @@ def _measure_ours(
     speed = measure(lambda: built.step(pixels), runs * batch, device, seconds=options.seconds)
     if options.profile:
         print_kernels(lambda: built.step(pixels))
+    per_processor = None
+    if device.type == "cpu":
+        per_processor = measure_processor(lambda: built.step(pixels), runs * batch, seconds=options.seconds)
     share = float(built.report.passed_both.float().mean())
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     return {
@@ -243,6 +256,7 @@ def _measure_ours(
         "prepare_seconds": prepared,
         "memory_gib": memory,
         "selected_share": share,
+        "images_per_processor_second": per_processor,
     }
 
 
@@ -255,6 +269,8 @@ def print_row(row: dict[str, Any]) -> None:
         f"passed {row['selected_share']:.2f}  {row['way']}",
         flush=True,
     )
+    if row["images_per_processor_second"] is not None:
+        print(f"{'':12} {row['images_per_processor_second']:.1f} img a second of processor time", flush=True)
 
 
 def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
