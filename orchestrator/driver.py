@@ -93,6 +93,8 @@ class Driver:
 
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
+        if self.options.group_size:
+            self.widths.cap(self.options.group_size)
         self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
         self.flights: dict[str, Flight] = {}
@@ -290,6 +292,7 @@ class Driver:
         config = job.run.config
         if row.get("group_memory_bytes") and flight.slot.device.startswith("cuda"):
             self.memory.measured(memory_key(config), row["group_size"], row["group_memory_bytes"])
+            self.scheduler.alone.discard(job.group)
         self.durations.measured(config, row)
         known = {name: value for name, value in row.items() if name in schema.RUNS.names}
         first = self.store.commit(job.run, attempt, known)
@@ -337,7 +340,7 @@ class Driver:
         lost = failure is not None and failure.kind in (FailureClass.WORKER_LOST, FailureClass.NODE_LOST)
         self._lost_probes[job.group] += lost
         if failure is not None and (not lost or self._lost_probes[job.group] >= LOST_PROBES):
-            self.widths.decide(job.group, flight.slot.gpu_name, 1)
+            self.scheduler.alone.add(job.group)
         self.scheduler.add(job)
 
     def _narrow(self, flight: Flight, job: Job) -> None:

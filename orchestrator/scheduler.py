@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.pool import Bucket, Job, Level, Pool
+from orchestrator.pool import Bucket, GroupKey, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
 from orchestrator.widths import Widths
 
@@ -48,12 +48,14 @@ class Scheduler:
     """Pending runs and free slots of one driver.
 
     ``group_limit`` says how many runs like a config may go side by side on a slot; None where a probe has to tell
-    first. ``expected`` slots share the work, those included that are about to join.
+    first. ``expected`` slots share the work, those included that are about to join. Runs of the kinds in ``alone`` go
+    one by one: a probe could not tell.
     """
 
     group_limit: Callable[[RunConfig, Slot], int | None] = lambda config, slot: 1
     widths: Widths = field(default_factory=Widths)
     expected: int = 0
+    alone: set[GroupKey] = field(default_factory=set)
     stopped: set[Hashable] = field(default_factory=set)
     held: list[Job] = field(default_factory=list)
     running: int = 0
@@ -222,6 +224,8 @@ class Scheduler:
         But no more than an even share, so that nobody idles while one slot has many, and with ``count`` runs in
         groups of the same size, so that little is filled up.
         """
+        if sample.group in self.alone:
+            return 1
         limit = self.group_limit(sample.run.config, slot)
         kept = self.widths.get(sample.group, slot.gpu_name)
         if kept is not None or limit is None:

@@ -43,6 +43,12 @@ class Widths:
             self.kept[name] = width
             self.keep(self.kept)
 
+    def cap(self, width: int) -> None:
+        """No group wider than ``width``: what a user asks for comes before what was kept."""
+        if any(kept > width for kept in self.kept.values()):
+            self.kept = {name: min(kept, width) for name, kept in self.kept.items()}
+            self.keep(self.kept)
+
     def halve(self, group: tuple[Any, ...], gpu: str, tried: int) -> None:
         """``tried`` runs did not fit. Slots that found out together halve it once."""
         if (self.get(group, gpu) or tried) >= tried:

@@ -42,6 +42,16 @@ def test_widths_outlive_the_process(tmp_path: Path) -> None:
     assert Widths.of(tree).kept == {}
 
 
+def test_a_size_asked_for_later_caps_what_was_kept(tmp_path: Path) -> None:
+    tree = open_tree(str(tmp_path / "sweep"))
+    widths = Widths.of(tree)
+    widths.decide(("a",), "", 8)
+    widths.decide(("b",), "", 2)
+    widths.cap(4)
+    again = Widths.of(tree)
+    assert (again.get(("a",), ""), again.get(("b",), "")) == (4, 2)
+
+
 def test_a_width_is_halved_once_by_all_that_tried_it() -> None:
     widths = Widths()
     widths.decide(("a",), "", 8)
@@ -93,10 +103,22 @@ def test_a_probe_measures_before_the_first_group_and_is_no_attempt() -> None:
 
 def test_a_probe_that_fails_lets_the_run_go_alone() -> None:
     executor = Probed({}, failure(FailureClass.DATA, "DataError: no such folder"))
-    outcome = driver_of(executor).run()
+    driver = driver_of(executor)
+    outcome = driver.run()
     assert executor.probes == 1
     assert {width for _, width in executor.widths} == {1}
     assert outcome.committed == 6
+    assert not driver.widths.kept  # once the data is there, the next sweep measures
+
+
+def test_a_run_alone_measures_too() -> None:
+    def answer(task: GroupTask, slot: object, number: int) -> object:
+        row = {"images": 10, "seconds": 0.1, "group_size": task.width, "group_memory_bytes": GIB * task.width}
+        return [RunFinished(run_id=run.run_id, row=row) for run in task.runs]
+
+    executor = Probed({}, failure(FailureClass.INFRASTRUCTURE, "no"), answer=answer)
+    assert driver_of(executor, runs=7).run().committed == 7
+    assert executor.widths == [(1, 1), (6, 6)]
 
 
 def test_a_probe_that_costs_its_worker_is_tried_again_once() -> None:
