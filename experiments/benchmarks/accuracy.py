@@ -43,7 +43,7 @@ def sets(gpu: bool) -> dict[str, dict[str, Any]]:
                 {
                     "benchmark": "colored-mnist",
                     "scenario": "biased",
-                    "models": ["resnet18-bn" if gpu else "small-resnet-bn"],
+                    "models": ["resnet18-bn" if gpu else "small-resnet-bn+steps=20"],
                     "methods": METHODS,
                 }
             ],
