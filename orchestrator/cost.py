@@ -2,7 +2,7 @@
 
 Speeds come from ``runs`` rows of the results root (medians by method, network, batch size, precision and device), and
 where there are none from ``speeds.csv``: published measurements, slower than this engine. Where neither knows, the
-estimate says so instead of guessing.
+estimate is a guess from the network's size, shown apart and called so.
 """
 
 from __future__ import annotations
@@ -48,19 +48,29 @@ COLUMNS = [
     "group_size",
 ]
 """Columns of ``runs`` that the model learns from."""
+# Work on one image relative to a forward alone: reference speeds of the published step functions on an H100;
+# MEMO and SENTRY by their number of augmented views. Used only where no speed was recorded.
+_METHODS = {"no-adapt": 1.0, "bn-adapt": 1.0, "tent": 2.7, "eta": 2.7, "eata": 2.7, "sar": 5.8, "deyo": 4.1}
+_METHODS |= {"sar-official": 5.8, "memo": 70.0, "sentry": 12.0}
+_GMACS = {"small-resnet": 0.003, "resnet18": 1.8, "resnet50": 4.1, "vit-base": 17.5, "efficientnet": 0.4}
+_GMACS_PER_SECOND = {"gpu": 20_000.0, "cpu": 10.0}
 LABEL_SHIFT_DRAWS = 100
 """Steps for each class in label-shift streams (methods.md §3.2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Device hours of a set of runs. ``unknown`` counts the runs, by method and network, of unknown speed."""
+    """Device hours of a set of runs. ``unknown`` counts the runs, by method and network, of unknown speed.
+
+    Their hours are not in ``hours`` but, as far as they can be guessed from the networks' size, in ``guessed``.
+    """
 
     hours: float
     runs: int
     device: str
     recorded: int
     unknown: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    guessed: float = 0.0
 
     def text(self) -> str:
         """One line for the terminal."""
@@ -68,16 +78,20 @@ class Estimate:
         if not self.runs:
             return "nothing to run"
         if not known:
-            return f"cost unknown: no speeds recorded yet for {_listed(self.unknown)}"
-        amount, unit = (self.hours, "hours") if self.hours >= 0.1 else (self.hours * 60, "minutes")
-        kind = f"{'CPU' if self.device == 'cpu' else 'GPU'}-{unit}"
+            guess = f"a rough guess of {self._amount(self.guessed)} from the networks' size: " if self.guessed else ""
+            return f"{guess or 'cost unknown: '}no speeds recorded yet for {_listed(self.unknown)}"
         source = "recorded speeds" if self.recorded == known else "published speeds (this engine is faster)"
         if 0 < self.recorded < known:
             source = f"speeds recorded for {self.recorded} of {known} runs, published ones for the rest"
-        line = f"about {_rounded(amount)} {kind} on {self.device or 'one device'}, from {source}"
+        line = f"about {self._amount(self.hours)}, from {source}"
         if self.unknown:
-            line += f"; not counting {_listed(self.unknown)} (no speeds recorded yet)"
+            line += f"; not counting {_listed(self.unknown)} (no speeds recorded yet"
+            line += f"; a rough guess: {self._amount(self.guessed)} more)" if self.guessed else ")"
         return line
+
+    def _amount(self, hours: float) -> str:
+        amount, unit = (hours, "hours") if hours >= 0.1 else (hours * 60, "minutes")
+        return f"{_rounded(amount)} {'CPU' if self.device == 'cpu' else 'GPU'}-{unit} on {self.device or 'one device'}"
 
 
 class CostModel:
@@ -131,17 +145,32 @@ class CostModel:
 
     def estimate(self, runs: Iterable[PlannedRun]) -> Estimate:
         """The cost of ``runs`` together."""
-        total, count, recorded = 0.0, 0, 0
+        total, guessed, count, recorded = 0.0, 0.0, 0, 0
         unknown: Counter[tuple[str, str]] = Counter()
         for run in runs:
             count += 1
             found = self.lookup(run.config)
             if found is None:
                 unknown[run.config.method, run.config.model] += 1
+                guessed += guess(run.config, self.images(run.config) or 0, self.device)
             else:
                 total += found[0]
                 recorded += found[1]
-        return Estimate(hours=total / 3600, runs=count, device=self.device, recorded=recorded, unknown=dict(unknown))
+        return Estimate(
+            hours=total / 3600,
+            runs=count,
+            device=self.device,
+            recorded=recorded,
+            unknown=dict(unknown),
+            guessed=guessed / 3600,
+        )
+
+
+def guess(config: RunConfig, images: int, device: str) -> float:
+    """Seconds of ``images`` by the network's size and the method's passes alone: good for an order, and little more."""
+    gmacs = next((value for part, value in _GMACS.items() if part in config.model), 4.1)
+    rate = _GMACS_PER_SECOND["cpu" if device == "cpu" else "gpu"]
+    return images * gmacs * _METHODS.get(config.method, 4.0) / rate
 
 
 def _stream_of(values: Mapping[str, Any]) -> tuple[Any, ...]:

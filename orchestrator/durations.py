@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.cost import CostModel
+from orchestrator.cost import CostModel, guess
 from orchestrator.types import RunConfig
 
-# Work on one image relative to a forward alone: reference speeds of the published step functions on an H100;
-# MEMO and SENTRY by their number of augmented views. Used only where no speed was recorded.
-_METHODS = {"no-adapt": 1.0, "bn-adapt": 1.0, "tent": 2.7, "eta": 2.7, "eata": 2.7, "sar": 5.8, "deyo": 4.1}
-_METHODS |= {"sar-official": 5.8, "memo": 70.0, "sentry": 12.0}
-_GFLOPS = {"small-resnet": 0.1, "resnet18": 1.8, "resnet50": 4.1, "vit-base": 17.5, "efficientnet": 0.4}
-_GFLOPS_PER_SECOND = 20_000.0
 _SECONDS_OF_ANY_RUN = 0.1
 _IMAGES = 1_000
 
@@ -33,9 +27,7 @@ class Durations:
         known = self.model.seconds(config)
         if known is not None:
             return _SECONDS_OF_ANY_RUN + known
-        gflops = next((value for part, value in _GFLOPS.items() if part in config.model), 4.1)
-        work = images * gflops * _METHODS.get(config.method, 4.0)
-        return _SECONDS_OF_ANY_RUN + work / _GFLOPS_PER_SECOND
+        return _SECONDS_OF_ANY_RUN + guess(config, images, self.model.device)
 
     def measured(self, config: RunConfig, row: Mapping[str, Any]) -> None:
         """Learn from a finished run's row."""

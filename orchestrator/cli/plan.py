@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,7 @@ def plan(
     loaded = options.load(spec, overrides, smoke)
     store = open_store(results, loaded.name)
     planned = make(loaded, store, results)
-    costs = cost_model(results, loaded.name, store)
+    costs = cost_model(results, loaded.name, store, planned.todo)
     if run is not None:
         _show_run(find_run(planned, run), costs, as_json)
         return
@@ -78,14 +79,18 @@ def make(spec: SweepSpec, store: Store | None, results: str) -> Plan:
     return make_plan(spec, store, results=results if there else None)
 
 
-def cost_model(results: str, sweep: str, store: Store | None) -> CostModel:
-    """Speeds from the sweep's own finished runs."""
+def cost_model(results: str, sweep: str, store: Store | None, todo: Sequence[PlannedRun]) -> CostModel:
+    """Speeds from the sweep's own finished runs; where nothing is known of any run, those of this machine's kind."""
     from orchestrator import open_results
     from orchestrator.cost import COLUMNS, CostModel
 
-    if store is None:
-        return CostModel()
-    return CostModel(open_results(results, sweep).runs(columns=COLUMNS).to_pylist())
+    rows = [] if store is None else open_results(results, sweep).runs(columns=COLUMNS).to_pylist()
+    costs = CostModel(rows)
+    if rows or any(costs.lookup(run.config) for run in todo):
+        return costs
+    import torch
+
+    return costs if torch.cuda.is_available() else CostModel(device="cpu")
 
 
 def find_run(planned: Plan, text: str) -> PlannedRun:
@@ -203,6 +208,7 @@ def _as_json(planned: Plan, costs: CostModel, checks: list[Check]) -> dict[str, 
             "device": estimate.device,
             "runs": estimate.runs,
             "unknown_runs": sum(estimate.unknown.values()),
+            "guessed_hours": estimate.guessed,
             "text": estimate.text(),
         },
         "checks": [asdict(check) for check in checks],

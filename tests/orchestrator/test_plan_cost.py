@@ -1,4 +1,4 @@
-"""The cost model: recorded speeds first, published ones next, and no guesses."""
+"""The cost model: recorded speeds first, published ones next; guesses stand apart and are called so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cost import COLUMNS, CostModel
+from orchestrator.cost import COLUMNS, CostModel, guess
 from orchestrator.schema import RUNS
 from orchestrator.types import PlannedRun, RunConfig, RunStatus
 
@@ -68,15 +68,27 @@ def test_published_speeds_stand_in_on_their_own_device() -> None:
     assert "0.6 GPU-minutes" in estimate.text()
 
 
-def test_what_is_not_known_is_said_and_not_guessed() -> None:
+def test_what_is_not_known_is_guessed_apart_and_said() -> None:
     unknown = replace(CONFIG, method="memo")
     model = CostModel()
     assert model.seconds(unknown) is None
     estimate = model.estimate(planned(CONFIG, unknown, unknown))
     assert estimate.unknown == {("memo", "resnet50-bn"): 2}
-    assert "not counting memo on resnet50-bn" in estimate.text()
-    assert "cost unknown" in model.estimate(planned(unknown)).text()
+    assert estimate.hours == model.estimate(planned(CONFIG)).hours
+    assert estimate.guessed == pytest.approx(2 * guess(unknown, 50_000, H100) / 3600)
+    assert "not counting memo on resnet50-bn (no speeds recorded yet; a rough guess: " in estimate.text()
+    alone = model.estimate(planned(unknown)).text()
+    assert alone.startswith("a rough guess of ")
+    assert alone.endswith("from the networks' size: no speeds recorded yet for memo on resnet50-bn")
+    endless = replace(unknown, benchmark="image-folder")
+    assert model.estimate(planned(endless)).text() == "cost unknown: no speeds recorded yet for memo on resnet50-bn"
     assert CostModel([row()]).seconds(replace(CONFIG, precision="bf16")) is None, "another precision, another speed"
+
+
+def test_a_guess_tells_a_cpu_from_a_gpu_and_large_from_small() -> None:
+    assert guess(CONFIG, 1000, "cpu") > 100 * guess(CONFIG, 1000, H100)
+    assert guess(replace(CONFIG, method="memo"), 1000, "cpu") > guess(CONFIG, 1000, "cpu")
+    assert guess(replace(CONFIG, model="small-resnet-bn"), 1000, "cpu") < guess(CONFIG, 1000, "cpu")
 
 
 def test_streams_are_as_long_as_their_scenario_makes_them() -> None:
