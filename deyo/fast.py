@@ -24,7 +24,7 @@ from deyo.types import Method, MethodContext, StepReport
 WARM_UP_STEPS = 2
 INDUCTOR: dict[str, bool] = {}
 FUSE_PARTS = True
-"""Compile a method's ``fused`` parts too: some 150 small kernels a step become a few."""
+"""Compile a method's ``fused`` parts too: some 100 small kernels a step become a few."""
 FORESEE = True
 """Start a step's next stage without waiting to hear that it is needed, where the step before needed it."""
 
