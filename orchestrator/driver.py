@@ -25,6 +25,7 @@ from orchestrator.flight import Flight, Options
 from orchestrator.grouping import (
     GroupSizer,
     MemoryModel,
+    group_key,
     memory_key,
 )
 from orchestrator.outcome import SweepOutcome, SweepStatus
@@ -93,8 +94,8 @@ class Driver:
 
     def __post_init__(self) -> None:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
-        if self.options.group_size:
-            self.widths.cap(self.options.group_size)
+        self.widths.asked = self.options.group_size
+        self.widths.planned = Counter(group_key(run.config) for run in self.plan.runs)
         self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
         self.flights: dict[str, Flight] = {}

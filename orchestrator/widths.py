@@ -2,7 +2,8 @@
 
 A float32 forward over R runs and one over R' round differently. So the width of a group is part of a sweep's memory:
 whatever is interrupted, resumed or moved to other workers runs at the same width again and gives the same bits. A
-group with fewer runs than its width is filled up with copies that nobody reads.
+group with fewer runs than its width is filled up with copies that nobody reads. Only a plan that has grown, or another
+size asked for, lets a width be decided anew.
 """
 
 from __future__ import annotations
@@ -16,37 +17,43 @@ from typing import Any
 from orchestrator.store import layout
 from orchestrator.store.tree import Tree
 
+Kept = dict[str, Any]
+"""``width``, for a plan of so many runs of the kind (``planned``) and the largest group that was ``asked`` for."""
+
 
 @dataclass
 class Widths:
-    """Runs side by side by (group, GPU); ``keep`` is handed all of them whenever one is added or changed."""
+    """Runs side by side by (group, GPU); ``keep`` is handed all entries whenever one is added or changed.
 
-    kept: dict[str, int] = field(default_factory=dict)
-    keep: Callable[[Mapping[str, int]], None] = lambda widths: None
+    ``planned`` counts the plan's runs by group; ``asked`` is the largest group that the user wants (None: any).
+    """
+
+    kept: dict[str, Kept] = field(default_factory=dict)
+    keep: Callable[[Mapping[str, Kept]], None] = lambda widths: None
+    planned: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    asked: int | None = None
 
     @classmethod
     def of(cls, tree: Tree) -> Widths:
         """Those of the sweep whose results lie in ``tree``, kept there."""
         try:
-            kept = {str(name): int(width) for name, width in json.loads(tree.read(layout.WIDTHS)).items()}
-        except (FileNotFoundError, ValueError, AttributeError):
+            read = json.loads(tree.read(layout.WIDTHS))
+            kept = {name: {key: entry[key] for key in ("width", "planned", "asked")} for name, entry in read.items()}
+        except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
             kept = {}  # decided again: the same numbers up to rounding
         return cls(kept, lambda widths: tree.replace(layout.WIDTHS, json.dumps(widths, indent=1).encode()))
 
     def get(self, group: tuple[Any, ...], gpu: str) -> int | None:
-        """The width decided for this kind of runs on this kind of GPU, if it was."""
-        return self.kept.get(_name(group, gpu))
+        """The width decided for this kind of runs on this kind of GPU, if it was and still holds."""
+        entry = self.kept.get(_name(group, gpu))
+        if entry is None or entry["planned"] < self.planned.get(group, 0) or entry["asked"] != self.asked:
+            return None
+        return int(entry["width"])
 
     def decide(self, group: tuple[Any, ...], gpu: str, width: int) -> None:
-        name = _name(group, gpu)
-        if self.kept.get(name) != width:
-            self.kept[name] = width
-            self.keep(self.kept)
-
-    def cap(self, width: int) -> None:
-        """No group wider than ``width``: what a user asks for comes before what was kept."""
-        if any(kept > width for kept in self.kept.values()):
-            self.kept = {name: min(kept, width) for name, kept in self.kept.items()}
+        entry = {"width": width, "planned": self.planned.get(group, 0), "asked": self.asked}
+        if self.kept.get(_name(group, gpu)) != entry:
+            self.kept[_name(group, gpu)] = entry
             self.keep(self.kept)
 
     def halve(self, group: tuple[Any, ...], gpu: str, tried: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,21 @@ def test_widths_outlive_the_process(tmp_path: Path) -> None:
     assert Widths.of(tree).kept == {}
 
 
-def test_a_size_asked_for_later_caps_what_was_kept(tmp_path: Path) -> None:
-    tree = open_tree(str(tmp_path / "sweep"))
-    widths = Widths.of(tree)
-    widths.decide(("a",), "", 8)
-    widths.decide(("b",), "", 2)
-    widths.cap(4)
-    again = Widths.of(tree)
-    assert (again.get(("a",), ""), again.get(("b",), "")) == (4, 2)
+def test_a_plan_that_grew_or_another_size_asked_for_lets_a_width_be_decided_anew() -> None:
+    widths = Widths(planned={("a",): 4})
+    widths.decide(("a",), "", 4)
+    for runs, asked, found in ((4, None, 4), (2, None, 4), (5, None, None), (4, 2, None)):
+        assert Widths(widths.kept, planned={("a",): runs}, asked=asked).get(("a",), "") == found
+
+
+def test_a_trial_of_one_seed_does_not_keep_the_whole_sweep_narrow() -> None:
+    store, widths = MemoryStore(), Widths()
+    for runs, expected in ((1, [(1, 1)]), (4, [(4, 4)]), (4, [(4, 4)])):
+        executor = Probed({1: GIB, 2: 2 * GIB})
+        plan = [planned(n, batch_size=1) for n in range(runs)]
+        driver = make_driver(plan, executor, store=store, lockstep=True)
+        replace(driver, widths=Widths(widths.kept)).run()
+        assert executor.widths == expected
 
 
 def test_a_width_is_halved_once_by_all_that_tried_it() -> None:
