@@ -10,7 +10,10 @@ the runs (loop and decoding), and against the time from the first run's start to
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +25,13 @@ SPEC = Path(__file__).resolve().parents[1] / "quickstart.yaml"
 WITHIN = 0.25
 
 
-def foretell(spec: Any, results: str) -> tuple[float, int, int]:
-    """Device seconds that a plan foretells for what is left to run, the number of runs, and those not known."""
-    from orchestrator.cli.plan import cost_model, make, open_store
-
-    store = open_store(results, spec.name)
-    estimate = cost_model(results, spec.name, store).estimate(make(spec, store, results).todo)
-    return estimate.hours * 3600, estimate.runs, sum(estimate.unknown.values())
+def foretell(spec: str, overrides: list[str], results: str) -> dict[str, Any]:
+    """The estimate of `deyo-sweep plan --json` for what is left to run."""
+    words = ["plan", spec, "--results", results, "--no-preflight", "--json"]
+    words += [word for override in overrides for word in ("--set", override)]
+    program = f"from orchestrator.cli.main import main; main({words!r})"
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)["estimate"]
 
 
 def run(spec: Any, results: str) -> None:
@@ -70,10 +73,12 @@ def main() -> None:
         first = load_spec(options.spec, [*common, *options.first])
         run(first, results)
         _, _, before = taken(results, first.name, set())
-        spec = load_spec(options.spec, [*common, *options.then])
-        foretold, runs, unknown = foretell(spec, results)
+        then = [*common, *options.then]
+        spec = load_spec(options.spec, then)
+        estimate = foretell(options.spec, then, results)
         run(spec, results)
         device, wall, _ = taken(results, spec.name, before)
+    foretold, runs, unknown = estimate["hours"] * 3600, estimate["runs"], estimate["unknown_runs"]
     row = {
         "spec": Path(options.spec).name,
         "runs": runs,
