@@ -42,6 +42,17 @@ Address = Annotated[
     str | None,
     typer.Option("--address", metavar="ADDR", help="A Ray cluster: HOST:6379, or http://HOST:8265 for Ray Jobs."),
 ]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="Run in this process, without Ray: slower, easy to debug.")
+]
+AllowInsecure = Annotated[
+    bool, typer.Option("--allow-insecure", help="Join a cluster on a network that has no authentication.")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave unreadable images out, counted in the results, instead of failing.")
+]
+Preflight = Annotated[bool, typer.Option(help="Check data, weights, disk and resources before anything starts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table; failures are still told.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

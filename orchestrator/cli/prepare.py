@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
     from orchestrator.types import RunConfig
 
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave unreadable images out, counted in the results, instead of failing.")
-]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Threads (default: one a core).")]
 Device = Annotated[str, typer.Option("--device", help="Where corruptions are made: cpu, or cuda.")]
 
@@ -36,7 +33,7 @@ def prepare(
     spec: options.Spec,
     overrides: options.Set = [],  # noqa: B006  (typer copies it)
     smoke: options.Smoke = False,
-    skip_bad: SkipBad = False,
+    skip_bad: options.SkipBad = False,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: options.Json = False,

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from orchestrator.cli import options
-
-InProcess = Annotated[
-    bool, typer.Option("--in-process", help="Train in this process, without Ray: slower, easy to debug.")
-]
-AllowInsecure = Annotated[
-    bool, typer.Option("--allow-insecure", help="Join a cluster on a network that has no authentication.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +19,8 @@ def pretrain(
     overrides: options.Set = [],  # noqa: B006  (typer copies it)
     smoke: options.Smoke = False,
     address: options.Address = None,
-    allow_insecure: AllowInsecure = False,
-    in_process: InProcess = False,
+    allow_insecure: options.AllowInsecure = False,
+    in_process: options.InProcess = False,
     as_json: options.Json = False,
 ) -> None:
     """Pretrain a spec's networks, one for each of its pretraining seeds.

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.run import AllowInsecure, InProcess, Preflight, Quiet, SkipBad, finish, place
+from orchestrator.cli.run import carry_out, place
 from orchestrator.cli.submit import submit_job
 
 Failed = Annotated[bool, typer.Option("--failed", help="Required: say that failed runs are to be run again.")]
@@ -30,11 +30,11 @@ def retry(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
-    allow_insecure: AllowInsecure = False,
-    in_process: InProcess = False,
-    skip_bad: SkipBad = False,
-    preflight: Preflight = True,
-    quiet: Quiet = False,
+    allow_insecure: options.AllowInsecure = False,
+    in_process: options.InProcess = False,
+    skip_bad: options.SkipBad = False,
+    preflight: options.Preflight = True,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a sweep's failed runs again, and whatever else is missing of it; earlier attempts and logs are kept.
 
@@ -42,8 +42,6 @@ def retry(
     """
     from deyo.types import ConfigError
     from orchestrator.filters import RetryFailed, parse_where
-    from orchestrator.progress import make_progress
-    from orchestrator.session import run_spec
 
     if not failed:
         raise ConfigError(f"say which runs: `deyo-sweep retry {sweep} --failed` (all), or with --where method=deyo")
@@ -57,13 +55,5 @@ def retry(
     if address and address.startswith(("http://", "https://")):
         submit_job(spec, address, results, allow_insecure, skip_bad, retry=where)
         return
-    outcome = run_spec(
-        spec,
-        results=results,
-        place=place(address, allow_insecure, in_process),
-        progress=make_progress(quiet=quiet),
-        skip_bad=skip_bad,
-        preflight=preflight,
-        change=RetryFailed(filters),
-    )
-    finish(outcome, results, quiet=quiet)
+    there = place(address, allow_insecure, in_process)
+    carry_out(spec, results, there, skip_bad=skip_bad, preflight=preflight, quiet=quiet, change=RetryFailed(filters))

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.outcome import SweepOutcome
     from orchestrator.session import Place
-
-InProcess = Annotated[
-    bool, typer.Option("--in-process", help="Run in this process, without Ray: slower, easy to debug.")
-]
-AllowInsecure = Annotated[
-    bool, typer.Option("--allow-insecure", help="Join a cluster on a network that has no authentication.")
-]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave unreadable images out, counted in the results, instead of failing.")
-]
-Preflight = Annotated[bool, typer.Option(help="Check data, weights, disk and resources before anything starts.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table; failures are still told.")]
+    from orchestrator.specmodel import SweepSpec
+    from orchestrator.types import Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -37,27 +29,44 @@ def run(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
-    allow_insecure: AllowInsecure = False,
-    in_process: InProcess = False,
-    skip_bad: SkipBad = False,
-    preflight: Preflight = True,
-    quiet: Quiet = False,
+    allow_insecure: options.AllowInsecure = False,
+    in_process: options.InProcess = False,
+    skip_bad: options.SkipBad = False,
+    preflight: options.Preflight = True,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run what is missing of a sweep, show how it goes, and print its table.
 
     Ctrl-C once stops in order, twice at once; the same command goes on where it was. Exits with 0 if every run
     is done, 1 if some failed or are left, 130 if it was interrupted.
     """
+    loaded = options.load(spec, overrides, smoke)
+    where = place(address, allow_insecure, in_process)
+    carry_out(loaded, results, where, skip_bad=skip_bad, preflight=preflight, quiet=quiet)
+
+
+def carry_out(
+    spec: SweepSpec,
+    results: str,
+    where: Place,
+    *,
+    skip_bad: bool,
+    preflight: bool,
+    quiet: bool,
+    change: Callable[[Plan], Plan] | None = None,
+) -> None:
+    """Run what is missing of ``spec``, after ``change`` to its plan, to the last lines and the exit code."""
+    from orchestrator.planning import unchanged
     from orchestrator.progress import make_progress
     from orchestrator.session import run_spec
 
-    loaded = options.load(spec, overrides, smoke)
     outcome = run_spec(
-        loaded,
+        spec,
         results=results,
-        place=place(address, allow_insecure, in_process),
+        place=where,
         progress=make_progress(quiet=quiet),
         skip_bad=skip_bad,
+        change=change or unchanged,
         preflight=preflight,
     )
     finish(outcome, results, quiet=quiet)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.run import AllowInsecure, SkipBad
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
@@ -27,8 +26,8 @@ def submit(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
-    allow_insecure: AllowInsecure = False,
-    skip_bad: SkipBad = False,
+    allow_insecure: options.AllowInsecure = False,
+    skip_bad: options.SkipBad = False,
     follow: Follow = False,
 ) -> None:
     """Run a sweep on a cluster through Ray Jobs and return at once.
