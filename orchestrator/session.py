@@ -25,6 +25,7 @@ from orchestrator.shelf import Shelf
 from orchestrator.spec import resolved_spec
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.store import ParquetStore
+from orchestrator.store.errors import StoreError
 from orchestrator.types import Executor, Plan, RunStatus
 from orchestrator.widths import Widths
 
@@ -102,11 +103,19 @@ def run_spec(
                     lockstep=planned.lockstep.__getitem__,
                 )
         finally:
-            store.close()
+            _close(store, progress)
             tracker.close()
             if behind := tracker.degraded():
                 progress.note(f"{plan.sweep}: {behind}")
         return outcome if behind else _noted(spec, store, outcome)
+
+
+def _close(store: ParquetStore, progress: Progress) -> None:
+    """Close the store; a disk that has no room for the last logs must not hide how the sweep ended."""
+    try:
+        store.close()
+    except StoreError as error:
+        progress.note(str(error))
 
 
 def _publish_end(spec: SweepSpec, plan: Plan, results: str, progress: Progress) -> None:
