@@ -35,6 +35,8 @@ IMAGES = {
 COLUMNS = [
     "benchmark",
     "scenario",
+    "corruption",
+    "severity",
     "corruptions",
     "max_images",
     "method",
@@ -45,7 +47,6 @@ COLUMNS = [
     "images",
     "seconds",
     "decode_seconds",
-    "group_size",
 ]
 """Columns of ``runs`` that the model learns from."""
 # Work on one image relative to a forward alone: reference speeds of the published step functions on an H100;
@@ -95,11 +96,15 @@ class Estimate:
 
 
 class CostModel:
-    """Seconds a run takes on ``device``: one group's share of it, other runs beside it included."""
+    """Seconds a run takes on ``device``: one group's share of it, other runs beside it included.
+
+    Reading an image set is paid by the first run that needs it, whichever that is, so it is counted by itself.
+    """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = (), *, device: str | None = None) -> None:
         per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
         self._images: dict[tuple[Any, ...], int] = {}
+        self._decoded: dict[str, dict[tuple[Any, ...], float]] = {}
         devices: Counter[str] = Counter()
         for row in rows:
             if not row["images"] or not row["seconds"]:
@@ -107,9 +112,10 @@ class CostModel:
             name = row["device_name"] or "cpu"
             devices[name] += 1
             kind = (row["method"], row["model"], row["batch_size"], row["precision"])
-            decode = (row["decode_seconds"] or 0.0) / (row["group_size"] or 1)
-            per_image[name, kind].append((row["seconds"] + decode) / row["images"])
+            per_image[name, kind].append(row["seconds"] / row["images"])
             self._images[_stream_of(row)] = row["images"]
+            known = self._decoded.setdefault(row["benchmark"], {})
+            known[_set_of(row)] = max(known.get(_set_of(row), 0.0), row["decode_seconds"] or 0.0)
         self._recorded = {key: statistics.median(values) for key, values in per_image.items()}
         self.device = device or (devices.most_common(1)[0][0] if devices else _published_device())
 
@@ -143,9 +149,16 @@ class CostModel:
             return config.max_images if whole is None else min(whole, config.max_images)
         return whole
 
+    def reading(self, configs: Iterable[RunConfig]) -> float:
+        """Seconds of reading the image sets of ``configs`` that no recorded run has read."""
+        sets = {(config.benchmark, _set_of(vars(config))) for config in configs}
+        known = {name: statistics.median(read.values()) for name, read in self._decoded.items()}
+        return sum(known.get(name, 0.0) for name, key in sets if key not in self._decoded.get(name, {}))
+
     def estimate(self, runs: Iterable[PlannedRun]) -> Estimate:
         """The cost of ``runs`` together."""
-        total, guessed, count, recorded = 0.0, 0.0, 0, 0
+        runs = tuple(runs)
+        total, guessed, count, recorded = self.reading(run.config for run in runs), 0.0, 0, 0
         unknown: Counter[tuple[str, str]] = Counter()
         for run in runs:
             count += 1
@@ -171,6 +184,11 @@ def guess(config: RunConfig, images: int, device: str) -> float:
     gmacs = next((value for part, value in _GMACS.items() if part in config.model), 4.1)
     rate = _GMACS_PER_SECOND["cpu" if device == "cpu" else "gpu"]
     return images * gmacs * _METHODS.get(config.method, 4.0) / rate
+
+
+def _set_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which images of its benchmark a run reads."""
+    return values["corruption"], values["severity"], tuple(values["corruptions"] or ())
 
 
 def _stream_of(values: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -46,10 +46,10 @@ def taken(results: str, name: str, before: set[str]) -> tuple[float, float, set[
     """Device seconds of the runs that are not in ``before``, seconds from first start to last end, all run ids."""
     from orchestrator import open_results
 
-    columns = ["run_id", "seconds", "decode_seconds", "group_size", "started_at", "finished_at"]
+    columns = ["run_id", "seconds", "decode_seconds", "started_at", "finished_at"]
     rows = open_results(results, name).runs(columns=columns).to_pylist()
     new = [row for row in rows if row["run_id"] not in before]
-    device = sum(row["seconds"] + (row["decode_seconds"] or 0) / (row["group_size"] or 1) for row in new)
+    device = sum(row["seconds"] + (row["decode_seconds"] or 0) for row in new)
     starts, ends = ([datetime.fromisoformat(row[c]).timestamp() for row in new] for c in ("started_at", "finished_at"))
     return device, max(ends) - min(starts) if new else 0.0, {row["run_id"] for row in rows}
 

@@ -30,6 +30,8 @@ def row(**changes: Any) -> dict[str, Any]:
     values = {
         "benchmark": "imagenet-c",
         "scenario": "mild",
+        "corruption": "contrast",
+        "severity": 5,
         "corruptions": None,
         "max_images": None,
         "method": "deyo",
@@ -40,7 +42,6 @@ def row(**changes: Any) -> dict[str, Any]:
         "images": 1000,
         "seconds": 2.0,
         "decode_seconds": 0.0,
-        "group_size": 1,
     }
     assert values.keys() == set(COLUMNS)
     assert set(COLUMNS) <= set(RUNS.names)
@@ -51,11 +52,22 @@ def planned(*configs: RunConfig) -> list[PlannedRun]:
     return [PlannedRun(run_id=str(i), config=c, status=RunStatus.NEW) for i, c in enumerate(configs)]
 
 
-def test_recorded_speeds_are_medians_and_include_the_share_of_decoding() -> None:
-    rows = [row(seconds=s, decode_seconds=4.0, group_size=4) for s in (1.0, 2.0, 9.0)]
+def test_recorded_speeds_are_medians_without_reading() -> None:
+    rows = [row(seconds=s, decode_seconds=4.0) for s in (1.0, 2.0, 9.0)]
     model = CostModel(rows)
     assert model.device == "card"
-    assert model.seconds(CONFIG) == pytest.approx(1000 * (2.0 + 1.0) / 1000)
+    assert model.seconds(CONFIG) == pytest.approx(2.0)
+
+
+def test_image_sets_that_no_run_has_read_are_counted_once() -> None:
+    rows = [row(decode_seconds=s, corruption=c) for s, c in ((4.0, "contrast"), (0.0, "contrast"), (6.0, "fog"))]
+    model = CostModel(rows)
+    read, other = CONFIG, replace(CONFIG, corruption="snow")
+    assert model.estimate(planned(read)).hours == pytest.approx(2.0 / 3600)
+    assert model.estimate(planned(read, other, replace(other, seed=1))).hours == pytest.approx((3 * 2.0 + 5.0) / 3600)
+    elsewhere = replace(other, benchmark="imagenet-r")
+    assert model.reading([read, elsewhere]) == 0
+    assert model.reading([replace(read, severity=3), other]) == pytest.approx(10.0)
 
 
 def test_published_speeds_stand_in_on_their_own_device() -> None:
