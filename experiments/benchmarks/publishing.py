@@ -4,16 +4,14 @@
 
 A driver commits runs of 16 batches each to a real store at the pace of the target (20 ms a run; 0: as fast as it can),
 first without tracking, then with the tracker and its publisher's process, an MLflow run for each group of three seeds
-and one for each run. Printed: the driver's milliseconds a run (processor, of
-all its threads; wall, inside store and tracker), seconds from the last commit until all is published, MLflow runs and
-points in the database, the publisher's processor seconds and peak memory, and the machine's load (5 minutes).
+and one for each run. Printed: the driver's milliseconds a run (processor, of all its threads; wall, inside store and
+tracker), seconds from the last commit until all is published, MLflow runs and points in the database, the publisher's
+processor seconds and peak memory, and the machine's load (5 minutes).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import resource
 import sqlite3
 import tempfile
@@ -27,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from experiments.benchmarks.overhead import descendants
+from experiments.benchmarks.record import heading, parser_for, save
 from orchestrator import schema
 from orchestrator.identity import config_id
 from orchestrator.store import ParquetStore
@@ -226,15 +224,14 @@ class _Memory:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__ or "")
     parser.add_argument("--runs", default="1000,10000", help="comma-separated numbers of runs")
     parser.add_argument("--granularities", default=",".join(GRANULARITIES), help="of none, group, run")
     parser.add_argument("--pace", type=float, default=20, help="milliseconds from one run to the next, at least")
     parser.add_argument("--batches", type=int, default=16, help="batches of a run")
-    parser.add_argument("--out", help="write a Parquet file with the figures")
     args = parser.parse_args()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}")
+    print(heading("cpu"))
     print("  ".join(f"{head:>12}" for head in HEADS.split()))
     found = []
     for runs in map(int, args.runs.split(",")):
@@ -244,8 +241,7 @@ def main() -> None:
             found.append(asdict(figures))
             cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in found[-1].values())
             print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
-    if args.out:
-        pq.write_table(pa.Table.from_pylist(found), args.out)
+    save(found, "cpu", args.out)
 
 
 if __name__ == "__main__":
