@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import itertools
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
@@ -185,11 +186,13 @@ class MethodPool:
     def clear(self) -> None:
         """Let go of all graphs and their memory."""
         self._kept.clear()
+        gc.collect()  # a captured method refers to itself
         torch.compiler.reset()
 
     def _make_room(self) -> None:
         while len(self._kept) >= self.size:
             self._kept.popitem(last=False)
+            gc.collect()
         # What is captured needs no compiled code any more, and stale code would count against Dynamo's limit.
         torch.compiler.reset()
 

@@ -23,9 +23,14 @@ STEM_CHANNELS = 0
 
 
 class FrozenConv2d(nn.Conv2d):
-    """An nn.Conv2d with a frozen weight: equal outputs and input gradients, less memory."""
+    """An nn.Conv2d with a frozen weight: equal outputs and input gradients, less memory.
+
+    Where a functional call puts a trainable weight in its place (MEMO, SENTRY with all parameters), it is an nn.Conv2d.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad):
+            return super().forward(x)
         if POINTWISE_AS_MATRIX and self._is_pointwise():
             moved = torch.nn.functional.linear(x.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias)
             return moved.permute(0, 3, 1, 2)

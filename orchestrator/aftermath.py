@@ -46,12 +46,15 @@ class Aftermath:
         assert isinstance(flight.task, GroupTask)
         run_id = job.run.run_id
         attempt = flight.task.attempts[run_id]
-        verdict = self.ledger.judge(run_id, failure, group_size=group_size, node=flight.slot.node)
+        verdict = self.ledger.judge(
+            run_id, failure, group_size=group_size, node=flight.slot.node, width=flight.task.width
+        )
         if verdict.again and not self.stopping():
             kept = self._record(job, attempt, _no_verdict(failure))
             if line := self.again.add(job.run, replace(failure, log_path=kept.log_path)):
                 self.progress.note(line)
             job.limit = verdict.limit if verdict.limit is not None else job.limit
+            job.narrow |= verdict.narrow
             job.avoid = job.avoid | {verdict.avoid} if verdict.avoid else job.avoid
             self.scheduler.add(job)
             return

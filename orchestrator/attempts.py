@@ -52,6 +52,12 @@ POLICIES: Mapping[FailureClass, Policy] = {
 _SPLIT_AFTER_LOSSES = 2
 """A group that lost its worker this often is halved too: one of its runs may be what kills workers."""
 
+_NARROW_AFTER_LOSSES = 4
+"""Runs that lost their worker this often go at width 1: the width itself may be what kills workers."""
+
+_WIDTH_MAY_MATTER = frozenset({FailureClass.ERROR, FailureClass.CUDA_STICKY, FailureClass.TIMEOUT})
+"""A run that fails like this alone, in a forward filled up with copies, gets one more attempt without them."""
+
 
 def classify(error: BaseException, *, log_path: str = "") -> Failure:
     """The failure that an exception raised in a worker stands for."""
@@ -126,9 +132,13 @@ def pretraining_words(failure: Failure) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of a failed run: tried again (not on ``avoid``, in groups of at most ``limit``) or failed."""
+    """What becomes of a failed run: tried again (not on ``avoid``, in groups of at most ``limit``) or failed.
+
+    ``narrow``: the next attempt is alone in its forward, which may round differently.
+    """
 
     again: bool
+    narrow: bool = False
     limit: int | None = None
     avoid: str | None = None
 
@@ -143,9 +153,10 @@ class AttemptLedger:
 
     extra_retries: int = 0
     _counts: dict[str, Counter[FailureClass]] = field(default_factory=dict)
+    _narrowed: set[str] = field(default_factory=set)
 
-    def judge(self, run_id: str, failure: Failure, *, group_size: int, node: str) -> Verdict:
-        """The verdict on one run of a group of ``group_size`` that ended with ``failure`` on ``node``."""
+    def judge(self, run_id: str, failure: Failure, *, group_size: int, node: str, width: int = 1) -> Verdict:
+        """The verdict on one run of a group of ``group_size``, filled up to ``width``, that failed on ``node``."""
         policy = POLICIES[failure.kind]
         avoid = node if policy.elsewhere else None
         if failure.kind is FailureClass.CANCELLED:
@@ -153,6 +164,11 @@ class AttemptLedger:
         if policy.split and group_size > 1:
             return Verdict(again=True, limit=max(1, group_size // 2))
         counts = self._counts.setdefault(run_id, Counter())
+        lost_often = counts[FailureClass.WORKER_LOST] + 1 >= _NARROW_AFTER_LOSSES
+        may_matter = failure.kind in _WIDTH_MAY_MATTER or (failure.kind is FailureClass.WORKER_LOST and lost_often)
+        if may_matter and width > 1 and run_id not in self._narrowed:
+            self._narrowed.add(run_id)
+            return Verdict(again=True, limit=1, narrow=True, avoid=avoid)
         counts[failure.kind] += 1
         allowed = policy.retries + (self.extra_retries if failure.kind is FailureClass.ERROR else 0)
         losses = counts[FailureClass.WORKER_LOST]

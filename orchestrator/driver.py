@@ -61,7 +61,7 @@ from orchestrator.types import (
     Tracker,
 )
 from orchestrator.upkeep import Upkeep
-from orchestrator.widths import Widths
+from orchestrator.widths import Widths, card
 from orchestrator.work import job_for, pretraining_for
 
 POLL_SECONDS = 0.25
@@ -265,8 +265,7 @@ class Driver:
             self.scheduler.ready(message.key)
             return
         if isinstance(message, MemoryMeasured):
-            assert isinstance(flight.task, ProbeTask)
-            self.memory.measured(memory_key(flight.task.run.config), message.runs, message.peak_bytes)
+            flight.peaks[message.runs] = message.peak_bytes
             return
         job = flight.open.get(message.run_id)
         if job is None or not isinstance(flight.task, GroupTask):
@@ -293,7 +292,7 @@ class Driver:
         config = job.run.config
         if row.get("group_memory_bytes") and flight.slot.device.startswith("cuda"):
             self.memory.measured(memory_key(config), row["group_size"], row["group_memory_bytes"])
-            self.scheduler.alone.discard(job.group)
+            self.scheduler.told(job, flight.slot)
         self.durations.measured(config, row)
         known = {name: value for name, value in row.items() if name in schema.RUNS.names}
         first = self.store.commit(job.run, attempt, known)
@@ -336,20 +335,27 @@ class Driver:
             self.aftermath.run_failed(flight, job, failure, group_size=size)
 
     def _probed(self, flight: Flight, job: Job, failure: Failure | None) -> None:
-        """What was probed goes back to be done. If the probe failed, it goes alone, to show why."""
+        """What was probed goes back to be done. If the probe could not tell, it goes alone, to show why."""
         self._close(flight, job)
+        if failure is None:
+            for runs, peak in flight.peaks.items():
+                self.memory.measured(memory_key(job.run.config), runs, peak)
         lost = failure is not None and failure.kind in (FailureClass.WORKER_LOST, FailureClass.NODE_LOST)
         self._lost_probes[job.group] += lost
-        if failure is not None and (not lost or self._lost_probes[job.group] >= LOST_PROBES):
-            self.scheduler.alone.add(job.group)
+        if not lost or self._lost_probes[job.group] >= LOST_PROBES:
+            self.scheduler.cannot_tell(job, flight.slot)
         self.scheduler.add(job)
 
     def _narrow(self, flight: Flight, job: Job) -> None:
         """The group's width did not fit on its card: half of it from now on."""
         assert isinstance(flight.task, GroupTask)
-        gpu, width = flight.slot.gpu_name, flight.task.width
-        self.memory.too_large(memory_key(job.run.config), gpu, width)
-        self.widths.halve(job.group, gpu, width)
+        config, slot, width = job.run.config, flight.slot, flight.task.width
+        self.memory.too_large(memory_key(config), slot.gpu_name, width)
+        self.widths.halve(job.group, card(slot), width)
+        self.progress.note(
+            f"{config.method} / {config.model}: {width} runs side by side do not fit on "
+            f"{slot.gpu_name or 'a host'}; {max(1, width // 2)} from now on (resources.group_size decides otherwise)"
+        )
 
     # The end
 

@@ -35,7 +35,8 @@ class Options:
 class Flight:
     """A task on a slot; ``open`` are its runs that neither finished nor failed yet.
 
-    ``ending`` is why the driver itself gave it up (a timeout), whatever the executor reports.
+    ``ending`` is why the driver itself gave it up (a timeout), whatever the executor reports. ``peaks`` are the bytes
+    that a probe has measured by group size.
     """
 
     task: Task
@@ -43,3 +44,4 @@ class Flight:
     since: float
     open: dict[str, Job] = field(default_factory=dict)
     ending: Failure | None = None
+    peaks: dict[int, int] = field(default_factory=dict)

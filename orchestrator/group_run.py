@@ -104,13 +104,16 @@ def probe(task: ProbeTask, state: WorkerState) -> Iterator[MemoryMeasured]:
     for runs in (1, 2):
         state.methods.clear()
         state.reset_peak()
-        method = _method([task.run] * runs, PROBE_STEPS, state, benchmark, network)
-        for record in engine.adapt(method, [stream] * runs, block=1):
-            if record.step + 1 >= PROBE_STEPS:
-                break
+        _few_steps(_method([task.run] * runs, PROBE_STEPS, state, benchmark, network), [stream] * runs)
         peak, resident = state.memory_peak()
         yield MemoryMeasured(runs=runs, peak_bytes=peak - resident)
     state.methods.clear()
+
+
+def _few_steps(method: Method, streams: Sequence[Stream]) -> None:
+    for record in engine.adapt(method, streams, block=1):
+        if record.step + 1 >= PROBE_STEPS:
+            return
 
 
 def _stream(config: RunConfig, images: ImageSet) -> Stream:
@@ -178,11 +181,11 @@ def _advance(
             yield from member.take_rows()
         more = record.step + 1 < len(members[0].stream)
         if more and time.monotonic() - last_checkpoint >= task.checkpoint_seconds:
-            yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(members))
+            yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
             last_checkpoint = time.monotonic()
     for member in members:
         yield from member.take_rows()
-        row = _row(member, state, network, clock.seconds / len(members), len(filled))
+        row = _row(member, state, network, clock.seconds / len(filled), len(filled))
         yield RunFinished(run_id=member.run.run_id, row={**row, "started_at": started_at})
 
 

@@ -23,7 +23,8 @@ COST_RATIO = 2.0
 class Job:
     """A run as the scheduler sees it.
 
-    ``cost`` in seconds on an ordinary slot; ``limit`` the largest group it may join; ``avoid`` nodes where it
+    ``cost`` in seconds on an ordinary slot; ``limit`` the largest group it may join; ``narrow`` that it
+    goes at width 1; ``avoid`` nodes where it
     failed; ``gpu`` the kind of GPU that it asks for; ``needs`` the checkpoint that it starts from, if that is
     made in this sweep; ``kind`` what the circuit breaker counts by.
     """
@@ -38,6 +39,7 @@ class Job:
     gpu: str = ""
     needs: str = ""
     limit: int | None = None
+    narrow: bool = False
     avoid: frozenset[str] = frozenset()
 
 

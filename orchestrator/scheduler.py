@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.pool import Bucket, GroupKey, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
-from orchestrator.widths import Widths
+from orchestrator.widths import Widths, card
 
 _PICKY_SCAN = 32
 """How many retried runs with nodes to avoid are looked at for one slot."""
@@ -48,14 +48,14 @@ class Scheduler:
     """Pending runs and free slots of one driver.
 
     ``group_limit`` says how many runs like a config may go side by side on a slot; None where a probe has to tell
-    first. ``expected`` slots share the work, those included that are about to join. Runs of the kinds in ``alone`` go
-    one by one: a probe could not tell.
+    first. ``expected`` slots share the work, those included that are about to join. Runs of the kinds and cards
+    in ``alone`` go one by one: a probe could not tell.
     """
 
     group_limit: Callable[[RunConfig, Slot], int | None] = lambda config, slot: 1
     widths: Widths = field(default_factory=Widths)
     expected: int = 0
-    alone: set[GroupKey] = field(default_factory=set)
+    alone: set[tuple[GroupKey, str]] = field(default_factory=set)
     stopped: set[Hashable] = field(default_factory=set)
     held: list[Job] = field(default_factory=list)
     running: int = 0
@@ -183,8 +183,8 @@ class Scheduler:
         retried = self._take_picky(slot)
         if retried is not None:
             place.network, place.images = retried.network, retried.images
-            width = self.widths.get(retried.group, slot.gpu_name) or 1
-            return Assignment(slot=slot, jobs=(retried,), width=width)
+            kept = None if retried.narrow else self.widths.get(retried.group, card(slot))
+            return Assignment(slot=slot, jobs=(retried,), width=kept or 1)
         while True:
             jobs, width = self._take_group(place)
             if not jobs:
@@ -212,6 +212,8 @@ class Scheduler:
         width = self._width(sample, place.slot, bucket.count)
         most = 1 if width is None else min(width, sample.limit or width)
         jobs = level.take(bucket, place.images, most)
+        if jobs[0].narrow:
+            width = 1
         pool.count -= len(jobs)
         place.network, place.images = jobs[-1].network, jobs[-1].images
         place.working = (level, bucket)
@@ -219,22 +221,34 @@ class Scheduler:
         return jobs, width
 
     def _width(self, sample: Job, slot: Slot, count: int) -> int | None:
-        """The width kept for this kind of runs, else what fits on the slot.
+        """The width kept for this kind of runs, else what fits on the slot; None if memory has to be measured first.
 
-        But no more than an even share, so that nobody idles while one slot has many, and with ``count`` runs in
-        groups of the same size, so that little is filled up.
+        Unless a size was asked for, no more than an even share of the plan, so that nobody idles while one slot has
+        many. The plan's runs of the kind (``count`` are left) go in groups of the same size, so that little is filled
+        up.
         """
-        if sample.group in self.alone:
-            return 1
-        limit = self.group_limit(sample.run.config, slot)
-        kept = self.widths.get(sample.group, slot.gpu_name)
-        if kept is not None or limit is None:
+        kept = self.widths.get(sample.group, card(slot))
+        if kept is not None:
             return kept
-        share = math.ceil((self.pending + self.running) / max(1, self.expected, len(self._places)))
-        most = max(1, min(limit, share))
+        limit = self.group_limit(sample.run.config, slot)
+        if limit is None:
+            return 1 if (sample.group, card(slot)) in self.alone else None
+        count = self.widths.planned.get(sample.group, count)
+        if self.widths.asked is None:
+            runs = sum(self.widths.planned.values()) or self.pending + self.running
+            limit = min(limit, math.ceil(runs / max(1, self.expected, len(self._places))))
+        most = max(1, limit)
         width = math.ceil(count / math.ceil(count / most))
-        self.widths.decide(sample.group, slot.gpu_name, width)
+        self.widths.decide(sample.group, card(slot), width)
         return width
+
+    def cannot_tell(self, job: Job, slot: Slot) -> None:
+        """A probe of ``job`` on ``slot`` ended: runs like it go alone there, unless memory is known now."""
+        self.alone.add((job.group, card(slot)))
+
+    def told(self, job: Job, slot: Slot) -> None:
+        """A run like ``job`` has shown what memory it takes on ``slot``."""
+        self.alone.discard((job.group, card(slot)))
 
     def _take_pretraining(self, slot: Slot) -> PretrainTask | None:
         if self._pretraining and self._pretraining[0][4] in {"", *_names(slot)}:

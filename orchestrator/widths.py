@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.store import layout
 from orchestrator.store.tree import Tree
+from orchestrator.types import Slot
 
 Kept = dict[str, Any]
 """``width``, for a plan of so many runs of the kind (``planned``) and the largest group that was ``asked`` for."""
@@ -60,6 +61,11 @@ class Widths:
         """``tried`` runs did not fit. Slots that found out together halve it once."""
         if (self.get(group, gpu) or tried) >= tried:
             self.decide(group, gpu, max(1, tried // 2))
+
+
+def card(slot: Slot) -> str:
+    """What widths are kept by: the kind of GPU and the memory that a worker has of it; empty for a CPU."""
+    return f"{slot.gpu_name} {round(slot.memory_bytes / 2**30)} GiB" if slot.gpu_name else ""
 
 
 def _name(group: tuple[Any, ...], gpu: str) -> str:

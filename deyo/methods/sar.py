@@ -92,7 +92,7 @@ class SAR(LockstepMethod):
         stepped = self._descend(losses, gradient, kept, started)
         report = self.report
         report.reset = self._recover(losses, kept.any(1) & started, started)
-        report.passed_both = kept
+        report.passed_both = kept & started.unsqueeze(1)
         report.skipped = ~stepped
         report.forwards = report.forwards + second_count * started
         report.backwards = (count + kept.sum(1)) * started

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from orchestrator.attempts import make_failure
 from orchestrator.executors.guard import captured
 from orchestrator.types import (
     Event,
     Failure,
+    FailureClass,
     Message,
     Slot,
     SlotJoined,
@@ -62,6 +64,8 @@ class InlineExecutor:
 
     def cancel(self, task_id: str) -> None:
         if self._task is not None and self._task.task_id == task_id:
+            failure = make_failure(FailureClass.CANCELLED, "cancelled")
+            self._events.append(TaskEnded(task_id=task_id, slot_id=self.slot.slot_id, failure=failure))
             self._task = self._messages = None
 
     def expected(self) -> int:

@@ -93,3 +93,19 @@ def test_recorded_cases_with_frozen_convolutions(
     for batch in batches(case, network_for(case.settings["network"])[1]):
         torch.testing.assert_close(method.step(batch), plain.step(batch), rtol=0, atol=1e-9)
     torch.testing.assert_close(method.network.theta, plain.network.theta, rtol=0, atol=1e-9)
+
+
+def test_a_trainable_weight_in_its_place_gets_its_gradient() -> None:
+    """What adapts all parameters calls the network with weights of its own."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).requires_grad_(False)
+    x = torch.randn(2, 3, 8, 8)
+    gradients = []
+    for freeze in (False, True):
+        if freeze:
+            freeze_convolutions(net)
+        given = {name: value.clone().requires_grad_() for name, value in net.named_parameters()}
+        torch.func.functional_call(net, given, (x,)).square().sum().backward()
+        gradients.append({name: value.grad for name, value in given.items()})
+    assert all(value.abs().sum() > 0 for value in gradients[1].values())
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], expected)

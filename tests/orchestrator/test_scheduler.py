@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from exec_fakes import job, slot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,41 @@ def test_each_kind_of_card_has_its_own_width() -> None:
     scheduler.join(slot("b", gpu="large"))
     found = [scheduler.next(), scheduler.next()]
     assert {a.slot.gpu_name: a.width for a in found if a} == limits
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_a_size_asked_for_is_the_same_on_any_number_of_slots(slots: int) -> None:
+    jobs = [job(number) for number in range(8)]
+    scheduler = Scheduler(
+        group_limit=lambda config, slot: 4, widths=Widths(planned={jobs[0].group: 8}, asked=4), expected=slots
+    )
+    for one in jobs:
+        scheduler.add(one)
+    scheduler.join(slot())
+    first = scheduler.next()
+    assert first is not None
+    assert first.width == 4
+
+
+def test_few_runs_left_of_a_plan_go_at_the_width_of_the_whole() -> None:
+    one = job(0)
+    scheduler = Scheduler(group_limit=lambda config, slot: 16, widths=Widths(planned={one.group: 400}))
+    scheduler.add(one)
+    scheduler.join(slot())
+    first = scheduler.next()
+    assert first is not None
+    assert (len(first.jobs), first.width) == (1, 16)
+
+
+def test_a_card_that_a_probe_could_not_tell_of_is_no_other_card() -> None:
+    scheduler = Scheduler(group_limit=lambda config, slot: 8 if slot.gpu_name == "H100" else None)
+    for number in range(16):
+        scheduler.add(job(number))
+    scheduler.cannot_tell(job(0), slot("a", gpu="A100"))
+    for name, gpu in (("a", "A100"), ("h", "H100")):
+        scheduler.join(slot(name, gpu=gpu))
+    found = [scheduler.next(), scheduler.next()]
+    assert {a.slot.gpu_name: a.width for a in found if a} == {"A100": 1, "H100": 8}
 
 
 def test_memory_not_measured_yet_asks_for_a_probe_of_one_run() -> None:

@@ -126,7 +126,38 @@ def test_a_run_alone_measures_too() -> None:
 
     executor = Probed({}, failure(FailureClass.INFRASTRUCTURE, "no"), answer=answer)
     assert driver_of(executor, runs=7).run().committed == 7
-    assert executor.widths == [(1, 1), (6, 6)]
+    assert executor.widths == [(1, 1), (6, 7)]
+
+
+def test_a_probe_counts_only_once_it_has_ended() -> None:
+    driver = driver_of(Probed({}, hold=True), runs=64)
+    driver._enqueue()
+    driver._handle(SlotJoined(slot=GPU))
+    driver._dispatch()
+    (task_id,) = driver.flights
+    driver._handle(TaskMessage(task_id=task_id, message=MemoryMeasured(runs=1, peak_bytes=22 * GIB)))
+    assert not driver.memory.peaks
+    driver._handle(TaskMessage(task_id=task_id, message=MemoryMeasured(runs=2, peak_bytes=24 * GIB)))
+    driver._handle(TaskEnded(task_id=task_id, slot_id=GPU.slot_id))
+    assert driver.scheduler.next().width == 11  # 20 GiB and 2 GiB for each, of 44: 12, in 6 groups of one size
+
+
+def test_a_probe_without_a_peak_is_not_repeated() -> None:
+    executor = Probed({1: 0, 2: 0})
+    assert driver_of(executor).run().committed == 6
+    assert executor.probes == 1
+
+
+@pytest.mark.parametrize("kind", [FailureClass.ERROR, FailureClass.CUDA_STICKY, FailureClass.WORKER_LOST])
+def test_what_fails_for_its_width_alone_goes_narrow_in_the_end(kind: FailureClass) -> None:
+    def answer(task: GroupTask, slot: object, number: int) -> object:
+        if task.width == 1:
+            return finish_all(task, slot, number)
+        return [Lost(failure(kind))] if kind is FailureClass.WORKER_LOST else [failure(kind)]
+
+    executor = ScriptedExecutor(answer=answer)
+    driver = make_driver([planned(n) for n in range(8)], executor, lockstep=True, group_size=4, breaker=0)
+    assert driver.run().committed == 8
 
 
 def test_a_probe_that_costs_its_worker_is_tried_again_once() -> None:

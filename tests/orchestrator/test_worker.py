@@ -25,6 +25,7 @@ from orchestrator.types import (
     Rows,
     RunFailed,
     RunFinished,
+    TaskEnded,
 )
 from orchestrator.worker import Resident, WorkerState, WrongDeviceError, execute
 
@@ -213,3 +214,15 @@ def test_a_sweep_in_process(state: WorkerState) -> None:
     executor.close()
     assert (outcome.committed, outcome.exit_code) == (4, 0)
     assert {row["group_size"] for _, row in driver.store.commits.values()} == {2}
+
+
+def test_a_task_cancelled_in_process_ends(state: WorkerState, artifacts: dict) -> None:
+    run = tiny_plan(methods="[tent]").runs[0]
+    executor = InlineExecutor(state)
+    executor.start(group((run,), artifacts), executor.slot)
+    executor.cancel("another")
+    executor.cancel("t")
+    (ended,) = [event for event in executor.poll(0.0) if isinstance(event, TaskEnded)]
+    assert ended.failure is not None
+    assert (ended.task_id, ended.failure.kind) == ("t", FailureClass.CANCELLED)
+    assert executor.poll(0.0) == []
