@@ -50,6 +50,16 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds | None:
     return field.metadata.get("bounds")
 
 
+class Bounded:
+    """A settings dataclass that refuses numbers out of their fields' bounds, however it is made (ValueError)."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            bounds, value = bounds_of(field), getattr(self, field.name)
+            if bounds is not None and not bounds.hold(value):
+                raise ValueError(f"{field.name} is {value!r}: write a number {bounds}")
+
+
 def build(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
     """``cls(**values)`` after checking names, types and bounds; ``where`` names the method in errors (ConfigError)."""
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]

@@ -16,13 +16,13 @@ from deyo.losses import masked_mean, probability_of, quiet
 from deyo.methods.base import Forward, LockstepMethod
 from deyo.methods.copies import PLPD_STREAM, augmix_views, mean_copy_entropy
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from deyo.transforms import by_rank, destroy, draw
 from deyo.types import ConfigError, MethodContext
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeYOSettings:
+class DeYOSettings(Bounded):
     """Settings of DeYO; the four switches give the paper's 16 ablations (Table 6)."""
 
     learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)

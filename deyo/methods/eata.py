@@ -18,14 +18,14 @@ from deyo.methods.copies import mean_copy_entropy
 from deyo.precision import numerics
 from deyo.protocols import Situation
 from deyo.random import hash64
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from deyo.types import ConfigError, MethodContext
 
 _FISHER_STREAM = 0xEA7A
 
 
 @dataclass(frozen=True, kw_only=True)
-class EATASettings:
+class EATASettings(Bounded):
     """Settings of EATA; ``fisher_strength=0`` is ETA."""
 
     learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)

@@ -33,7 +33,7 @@ from deyo.losses import entropy, finite_rows, quiet
 from deyo.norms import NormState, RunBatchNorm, run_norm_for, widened
 from deyo.precision import check_profile, numerics, parameter_dtype
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from deyo.types import ConfigError, MethodContext, StepReport
 
 SMALL_IMAGES = ("cifar10-c", "colored-mnist", "colored-digits", "digits-c")
@@ -47,7 +47,7 @@ _ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class MEMOSettings:
+class MEMOSettings(Bounded):
     """Settings of MEMO."""
 
     views: int = setting(

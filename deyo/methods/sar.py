@@ -18,12 +18,12 @@ from deyo import protocols
 from deyo.losses import entropy, finite_rows, masked_mean, quiet
 from deyo.methods.base import LockstepMethod
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from deyo.types import MethodContext
 
 
 @dataclass(frozen=True, kw_only=True)
-class SARSettings:
+class SARSettings(Bounded):
     """Settings of SAR."""
 
     learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)

@@ -31,14 +31,14 @@ from deyo.methods.base import Forward, LockstepMethod
 from deyo.methods.whole import WholeNetworks
 from deyo.optim import RunSGD
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from deyo.types import MethodContext
 
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class SENTRYSettings:
+class SENTRYSettings(Bounded):
     """Settings of SENTRY; sources are the original code's unless another is named."""
 
     learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (choice of the port)", at_least=0)

@@ -12,11 +12,11 @@ from deyo import protocols
 from deyo.losses import masked_mean
 from deyo.methods.base import LockstepMethod
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class TentSettings:
+class TentSettings(Bounded):
     """Settings of Tent."""
 
     learning_rate: float = setting(doc="SGD step size; deyo.protocols.learning_rate (methods.md §1.0)", at_least=0)

@@ -11,13 +11,13 @@ import numpy as np
 
 from deyo.analysis import grad_cam, most_confident, score_images
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from orchestrator.analyses.base import Findings, Subject, pixels_of
 from orchestrator.analyses.pictures import encoded
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradCamSettings:
+class GradCamSettings(Bounded):
     """Which samples, and which layer. The paper names neither layer nor BatchNorm mode."""
 
     count: int = setting(4, doc="right and wrong samples each, the lowest entropy first", at_least=1)

@@ -8,12 +8,12 @@ from typing import Any
 
 from deyo.analysis import proposition, to_plain
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from orchestrator.analyses.base import Findings, Subject
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropositionSettings:
+class PropositionSettings(Bounded):
     """The synthetic world, and adaptation in it (``deyo.analysis.proposition``)."""
 
     samples: int = setting(500, doc="samples of the source and of the target world", at_least=4)

@@ -10,12 +10,12 @@ from typing import Any, Literal
 from deyo.analysis import score_images
 from deyo.methods.deyo import DeYO
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from orchestrator.analyses.base import Findings, Subject
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings:
+class ScoreSettings(Bounded):
     """Which PLPD, in which BatchNorm mode; the thresholds divide samples into Areas 1 to 4."""
 
     transform: Literal["patch", "pixel", "occlusion", "augmix"] = setting("patch", doc="how x' is made of x (Table 14)")

@@ -10,13 +10,13 @@ import numpy as np
 
 from deyo.analysis import transformed_examples
 from deyo.protocols import Situation
-from deyo.settings import setting
+from deyo.settings import Bounded, setting
 from orchestrator.analyses.base import Findings, Subject, pixels_of
 from orchestrator.analyses.pictures import encoded
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformsSettings:
+class TransformsSettings(Bounded):
     """How many images, and into how many patches."""
 
     count: int = setting(3, doc="images shown, the first of the run's stream", at_least=1)

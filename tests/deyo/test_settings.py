@@ -89,3 +89,14 @@ def test_what_is_refused_and_what_it_says(method: str, setting: str, value: floa
 def test_bounds_in_words() -> None:
     assert str(Bounds(above=0, at_most=1)) == "above 0 and at most 1"
     assert str(Bounds(at_least=-1)) == "at least -1"
+
+
+@pytest.mark.parametrize(("name", "field"), BOUNDED, ids=ids)
+def test_settings_made_without_a_spec_keep_their_bounds_too(name: str, field: dataclasses.Field) -> None:
+    bounds, cls = bounds_of(field), CLASSES[name]
+    if bounds.at_least is None and bounds.above is None:
+        pytest.skip("no lower bound")
+    wrong = (bounds.at_least if bounds.at_least is not None else bounds.above) - 1
+    needed = {f.name: 0.5 for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+    with pytest.raises(ValueError, match=f"{field.name} is .*: write a number"):
+        cls(**{**needed, field.name: wrong})
