@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.watch import sweep_without_results
 
 if TYPE_CHECKING:
     from orchestrator.monitor import DriverFacts
@@ -35,7 +36,7 @@ def cancel(
     Only this sweep is touched; nothing else on the machine or the cluster is.
     """
     if address:
-        _cancel_job(address, sweep, wait)
+        _cancel_job(address, sweep_without_results(sweep, overrides, smoke), wait)
         return
     from deyo.types import ConfigError
     from orchestrator.monitor import standing
@@ -70,10 +71,9 @@ def _await_end(results: str, name: str, driver: DriverFacts, wait: float) -> boo
 
 def _cancel_job(address: str, sweep: str, wait: float) -> None:
     from orchestrator import jobs
-    from orchestrator.cli.watch import sweep_without_results
 
     asked = jobs.client(address)
-    name, state = jobs.existing_job(asked, sweep_without_results(sweep), address)
+    name, state = jobs.existing_job(asked, sweep, address)
     if state in jobs.ENDED:
         typer.echo(f"{name} is not running ({state})")
         return

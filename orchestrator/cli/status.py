@@ -36,7 +36,7 @@ def status(
         if not address:
             raise
         found = None  # its results are on another machine, or not begun
-    job = _job(address, sweep_without_results(sweep), known=found is not None) if address else None
+    job = _job(address, sweep_without_results(sweep, overrides, smoke), known=found is not None) if address else None
     if as_json:
         typer.echo(json.dumps({**(found.as_json() if found else {}), "job": job}, indent=1))
         return

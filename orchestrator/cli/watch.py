@@ -29,15 +29,17 @@ def watch(
 
     With --address http://HOST:8265 it shows what the sweep's Ray Job prints.
     """
-    name = options.sweep_name(sweep, results, overrides, smoke=smoke) if not address else sweep_without_results(sweep)
     if address:
         from orchestrator import jobs
 
         asked = jobs.client(address)
-        for text in jobs.follow(asked, jobs.existing_job(asked, name, address)[0]):
+        job, _ = jobs.existing_job(asked, sweep_without_results(sweep, overrides, smoke), address)
+        for text in jobs.follow(asked, job):
             typer.echo(text, nl=False)
         return
     from orchestrator.monitor import standing
+
+    name = options.sweep_name(sweep, results, overrides, smoke=smoke)
 
     before: list[str] = []
     while True:
@@ -50,6 +52,6 @@ def watch(
         time.sleep(every)
 
 
-def sweep_without_results(sweep: str) -> str:
+def sweep_without_results(sweep: str, overrides: list[str], smoke: bool) -> str:
     """The sweep's name where its results need not be on this machine."""
-    return options.load(sweep, [], False).name if options.is_spec_file(sweep) else sweep
+    return options.load(sweep, overrides, smoke).name if options.is_spec_file(sweep) else sweep

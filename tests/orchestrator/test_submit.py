@@ -90,7 +90,7 @@ def troubles(seeds: int, **settings: object) -> dict[str, object]:
     return {"methods": json.dumps([{"name": "trouble", "settings": settings}]), "seeds": list(range(seeds))}
 
 
-def await_that(condition: Callable[[], bool], seconds: float = 180) -> None:
+def await_that(condition: Callable[[], bool], seconds: float = 400) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -165,6 +165,14 @@ def test_a_job_that_was_never_submitted(cluster: Cluster, verb: str) -> None:
     assert told.returncode == 2
     assert "has no job deyo-sweep-never" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("verb", ["watch", "cancel", "status"])
+def test_the_reduced_form_of_a_sweep_has_a_job_of_its_own(cluster: Cluster, verb: str) -> None:
+    spec = str(write_spec(cluster.folder, **troubles(1)))
+    told = cluster.sweep(verb, spec, "--smoke", "--address", cluster.dashboard, "--results", "none")
+    assert told.returncode == 2
+    assert "has no job deyo-sweep-tiny-smoke" in told.stderr
 
 
 def test_results_must_mean_the_same_on_the_cluster(cluster: Cluster) -> None:
