@@ -13,7 +13,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from deyo.benchmarks.base import BaseBenchmark
 from deyo.benchmarks.info import BenchmarkInfo, default_cache, find_root, nearest
 from deyo.types import Benchmark, ConfigError
 
@@ -95,6 +94,6 @@ def open_benchmark(
         cache=Path(cache).expanduser() if cache is not None else default_cache(),
         skip_bad=skip_bad,
     )
-    if isinstance(opened, BaseBenchmark):
+    if hasattr(opened, "roots"):
         opened.roots = {other: Path(path).expanduser() for other, path in (roots or {}).items()}
     return opened
