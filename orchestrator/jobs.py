@@ -38,6 +38,10 @@ class Submitted:
     attached: bool
 
 
+REPLACE_SECONDS = 60.0
+"""How long Ray may take to forget the sweep's job before this one."""
+
+
 def submission_id(sweep: str) -> str:
     """The job of a sweep: submitting it again finds it."""
     return f"deyo-sweep-{sweep}"
@@ -67,22 +71,48 @@ def submit(
         )
     jobs = client(address, allow_insecure=allow_insecure)
     name = submission_id(spec.name)
-    state = job_state(jobs, name)
-    if state is not None and state not in ENDED:
-        return Submitted(submission_id=name, attached=True)
-    if state is not None:
-        jobs.delete_job(name)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
     verb = "run" if retry is None else " ".join(["retry --failed", *(f"--where {shlex.quote(w)}" for w in retry)])
     command = f"{_ENTRY} {verb} {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
-    with _package(spec) as folder:
-        jobs.submit_job(
-            entrypoint=command.strip(),
-            submission_id=name,
-            runtime_env={"working_dir": folder, "env_vars": {**code_environment(), SUBMISSION_ID: name}},
-            metadata={"sweep": spec.name},
+    job = {
+        "entrypoint": command.strip(),
+        "submission_id": name,
+        "metadata": {"sweep": spec.name, "results": results},
+    }
+    until = time.monotonic() + REPLACE_SECONDS
+    while True:
+        state = job_state(jobs, name)
+        if state is not None and state not in ENDED:
+            _check_results(jobs, name, results)
+            return Submitted(submission_id=name, attached=True)
+        if state is not None:
+            jobs.delete_job(name)
+        if _accepted(jobs, spec, job, may_wait=time.monotonic() < until):
+            return Submitted(submission_id=name, attached=False)
+        time.sleep(0.5)
+
+
+def _accepted(jobs: Any, spec: SweepSpec, job: dict[str, Any], *, may_wait: bool) -> bool:
+    """Whether Ray took the job; not while it still knows a deleted one of that name, or another laptop was quicker."""
+    variables = {**code_environment(), SUBMISSION_ID: job["submission_id"]}
+    try:
+        with _package(spec) as folder:
+            jobs.submit_job(**job, runtime_env={"working_dir": folder, "env_vars": variables})
+    except RuntimeError as error:
+        if may_wait and "already exists" in str(error):
+            return False
+        raise
+    return True
+
+
+def _check_results(jobs: Any, name: str, results: str) -> None:
+    """Raises ``ConfigError`` if the running job writes elsewhere: attaching would follow another sweep."""
+    there = (jobs.get_job_info(name).metadata or {}).get("results", results)
+    if there != results:
+        raise ConfigError(
+            f"{name} is running and writes to {there}, not {results}: wait for it, cancel it, or give this sweep "
+            "a name of its own (--set name=NAME)"
         )
-    return Submitted(submission_id=name, attached=False)
 
 
 def client(address: str, *, allow_insecure: bool = False) -> Any:

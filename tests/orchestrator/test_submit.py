@@ -97,6 +97,12 @@ def await_that(condition: Callable[[], bool], seconds: float = 400) -> None:
         time.sleep(0.5)
 
 
+def await_end(cluster: Cluster, spec: str) -> None:
+    """Until Ray says that the sweep's last job has ended: its driver goes a moment after its last words."""
+    ended = re.compile("SUCCEEDED|FAILED|STOPPED")
+    await_that(lambda: bool(ended.search(cluster.sweep("status", spec, "--address", cluster.dashboard).stdout)))
+
+
 def commits(results: Path) -> int:
     return sum(1 for _ in (results / "tiny" / "commits").rglob("*.json"))
 
@@ -110,6 +116,9 @@ def test_a_sweep_is_submitted_once_watched_and_gone_on_with(cluster: Cluster) ->
     assert "was submitted as deyo-sweep-tiny" in first.stdout
     again = cluster.sweep("submit", spec, *to, "--results", str(results))
     assert "is running already" in again.stdout
+    elsewhere = cluster.sweep("submit", spec, *to, "--results", str(cluster.folder / "elsewhere"))
+    assert elsewhere.returncode == 2
+    assert f"writes to {results}" in elsewhere.stderr
     await_that(lambda: commits(results) >= 2)
     cancelled = cluster.sweep("cancel", spec, *to)
     assert "STOPPED" in cancelled.stdout, cancelled.stdout + cancelled.stderr
@@ -126,6 +135,7 @@ def test_a_sweep_is_submitted_once_watched_and_gone_on_with(cluster: Cluster) ->
 def test_a_closed_laptop_does_not_end_the_sweep(cluster: Cluster) -> None:
     results = cluster.folder / "closed"
     spec = str(write_spec(cluster.folder, **troubles(8, seconds=0.3)))
+    await_end(cluster, spec)
     words = ["submit", spec, "--address", cluster.dashboard, "--results", str(results), "--follow"]
     laptop = subprocess.Popen(
         [sys.executable, "-c", MAIN, *words], cwd=cluster.folder, env=cluster.environment, stdout=subprocess.DEVNULL
@@ -143,6 +153,7 @@ def test_a_closed_laptop_does_not_end_the_sweep(cluster: Cluster) -> None:
 def test_failed_runs_are_tried_again_through_jobs(cluster: Cluster) -> None:
     results = str(cluster.folder / "again")
     spec = str(write_spec(cluster.folder, **troubles(3, action="raise", once=str(cluster.folder))))
+    await_end(cluster, spec)
     to = ("--address", cluster.dashboard)
     assert cluster.sweep("submit", spec, *to, "--results", results, "--follow").returncode == 0
     assert open_results(results, "tiny").runs().num_rows == 0
