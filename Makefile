@@ -16,7 +16,9 @@ test: $(VENV)/.installed-test
 
 # Several hosts, a browser, PostgreSQL, chaos, every spec in its reduced form, real data (DEYO_TEST_DATA).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "slow or cluster or browser or postgres or data" -rs
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rs \
+	  -m "(slow or browser or postgres or data) and not cluster"
+	$(BIN)/python -m pytest -m cluster -rs
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ runs:
     methods: [tent]
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.cluster
 
 
 class Head:
