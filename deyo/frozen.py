@@ -105,16 +105,7 @@ def input_gradient(
 
 
 @input_gradient.register_fake
-def _(
-    gradient: Tensor,
-    weight: Tensor,
-    shape: list[int],
-    channels_last: bool,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
+def _(gradient: Tensor, weight: Tensor, shape: list[int], channels_last: bool, *geometry: Any) -> Tensor:
     return _empty(gradient, shape, channels_last)
 
 

@@ -50,14 +50,20 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds | None:
     return field.metadata.get("bounds")
 
 
+def complaint(field: dataclasses.Field[Any], value: Any) -> str:
+    """What to write instead of ``value``, if it is out of the field's bounds; else nothing."""
+    bounds = bounds_of(field)
+    return "" if bounds is None or bounds.hold(value) else f"write a number {bounds}"
+
+
 class Bounded:
     """A settings dataclass that refuses numbers out of their fields' bounds, however it is made (ValueError)."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            bounds, value = bounds_of(field), getattr(self, field.name)
-            if bounds is not None and not bounds.hold(value):
-                raise ValueError(f"{field.name} is {value!r}: write a number {bounds}")
+            value = getattr(self, field.name)
+            if wrong := complaint(field, value):
+                raise ValueError(f"{field.name} is {value!r}: {wrong}")
 
 
 def build(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
@@ -69,9 +75,8 @@ def build(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
             raise ConfigError(f"{where} has no setting {name!r}{nearest(name, fields)}")
     checked = {name: _check(value, types[name], f"{where}.{name}") for name, value in values.items()}
     for name, value in checked.items():
-        bounds = bounds_of(fields[name])
-        if bounds is not None and not bounds.hold(value):
-            raise ConfigError(f"{where}.{name} is {values[name]!r}: write a number {bounds}")
+        if wrong := complaint(fields[name], value):
+            raise ConfigError(f"{where}.{name} is {values[name]!r}: {wrong}")
     missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in checked]
     if missing:
         raise ConfigError(f"{where} needs the setting{'s' * (len(missing) > 1)} {', '.join(missing)}")

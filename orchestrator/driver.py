@@ -96,7 +96,7 @@ class Driver:
         sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
         self.widths.asked = self.options.group_size
         self.widths.planned = Counter(group_key(run.config) for run in self.plan.runs)
-        self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths)
+        self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths, expected=self.executor.expected)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
         self.flights: dict[str, Flight] = {}
         self.by_slot: dict[str, str] = {}
@@ -180,7 +180,6 @@ class Driver:
     # Out
 
     def _dispatch(self) -> None:
-        self.scheduler.expected = self.executor.expected()
         while (assignment := self.scheduler.next()) is not None:
             self._start(assignment)
 

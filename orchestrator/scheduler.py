@@ -48,13 +48,13 @@ class Scheduler:
     """Pending runs and free slots of one driver.
 
     ``group_limit`` says how many runs like a config may go side by side on a slot; None where a probe has to tell
-    first. ``expected`` slots share the work, those included that are about to join. Runs of the kinds and cards
+    first. ``expected()`` slots share the work, those included that are about to join. Runs of the kinds and cards
     in ``alone`` go one by one: a probe could not tell.
     """
 
     group_limit: Callable[[RunConfig, Slot], int | None] = lambda config, slot: 1
     widths: Widths = field(default_factory=Widths)
-    expected: int = 0
+    expected: Callable[[], int] = lambda: 0
     alone: set[tuple[GroupKey, str]] = field(default_factory=set)
     stopped: set[Hashable] = field(default_factory=set)
     held: list[Job] = field(default_factory=list)
@@ -236,7 +236,7 @@ class Scheduler:
         count = self.widths.planned.get(sample.group, count)
         if self.widths.asked is None:
             runs = sum(self.widths.planned.values()) or self.pending + self.running
-            limit = min(limit, math.ceil(runs / max(1, self.expected, len(self._places))))
+            limit = min(limit, math.ceil(runs / max(1, self.expected(), len(self._places))))
         most = max(1, limit)
         width = math.ceil(count / math.ceil(count / most))
         self.widths.decide(sample.group, card(slot), width)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.grouping import GroupKey
 from orchestrator.store import layout
 from orchestrator.store.tree import Tree
 from orchestrator.types import Slot
@@ -31,7 +32,7 @@ class Widths:
 
     kept: dict[str, Kept] = field(default_factory=dict)
     keep: Callable[[Mapping[str, Kept]], None] = lambda widths: None
-    planned: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    planned: Mapping[GroupKey, int] = field(default_factory=dict)
     asked: int | None = None
 
     @classmethod
@@ -44,20 +45,20 @@ class Widths:
             kept = {}  # decided again: the same numbers up to rounding
         return cls(kept, lambda widths: tree.replace(layout.WIDTHS, json.dumps(widths, indent=1).encode()))
 
-    def get(self, group: tuple[Any, ...], gpu: str) -> int | None:
+    def get(self, group: GroupKey, gpu: str) -> int | None:
         """The width decided for this kind of runs on this kind of GPU, if it was and still holds."""
         entry = self.kept.get(_name(group, gpu))
         if entry is None or entry["planned"] < self.planned.get(group, 0) or entry["asked"] != self.asked:
             return None
         return int(entry["width"])
 
-    def decide(self, group: tuple[Any, ...], gpu: str, width: int) -> None:
+    def decide(self, group: GroupKey, gpu: str, width: int) -> None:
         entry = {"width": width, "planned": self.planned.get(group, 0), "asked": self.asked}
         if self.kept.get(_name(group, gpu)) != entry:
             self.kept[_name(group, gpu)] = entry
             self.keep(self.kept)
 
-    def halve(self, group: tuple[Any, ...], gpu: str, tried: int) -> None:
+    def halve(self, group: GroupKey, gpu: str, tried: int) -> None:
         """``tried`` runs did not fit. Slots that found out together halve it once."""
         if (self.get(group, gpu) or tried) >= tried:
             self.decide(group, gpu, max(1, tried // 2))
@@ -68,6 +69,6 @@ def card(slot: Slot) -> str:
     return f"{slot.gpu_name} {round(slot.memory_bytes / 2**30)} GiB" if slot.gpu_name else ""
 
 
-def _name(group: tuple[Any, ...], gpu: str) -> str:
+def _name(group: GroupKey, gpu: str) -> str:
     digest = hashlib.sha256(json.dumps([group, gpu], sort_keys=True, default=str).encode()).hexdigest()[:12]
     return f"{group[0]}/{digest}"

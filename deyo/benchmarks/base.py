@@ -28,7 +28,7 @@ class BaseBenchmark(ABC):
 
     class_columns: np.ndarray | None = None
     entropy_classes: int | None = None  # the C of thresholds such as 0.4 · ln C, where it is not the number of logits
-    roots: Mapping[str, Path] = {}
+    roots: Mapping[str, Path] = {}  # of other benchmarks whose images may be needed, as far as they were named
     data_version = 1  # grows in a subclass whose reading of the same files changes; arrays are then made anew
 
     def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:

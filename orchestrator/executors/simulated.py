@@ -225,7 +225,7 @@ class SimulatedExecutor:
     def _row(self, task: GroupTask, duration: float) -> dict[str, Any]:
         return {
             "images": 1000,
-            "seconds": duration / len(task.runs),
+            "seconds": duration / _width(task),
             "group_size": _width(task),
             "group_memory_bytes": self._bytes(_width(task)),
         }

@@ -15,8 +15,12 @@ from exec_fakes import make_driver
 from trouble_package import install
 
 from orchestrator.driver import Driver
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.memory_store import MemoryStore
 from orchestrator.plan import make_plan
+from orchestrator.worker import WorkerState
+
+NUMBERS = ("accuracy", "mean_entropy", "stream_digest", "weights_sha256", "data_fingerprint")
 
 
 @contextlib.contextmanager
@@ -64,3 +68,17 @@ def driver_for(spec: Any, executor: Any, folder: Path, **options: Any) -> Driver
     driver = make_driver(make_plan(spec).runs, executor, store=MemoryStore(), **options)
     driver.cache = folder / "cache"
     return driver
+
+
+def assert_undisturbed(driver: Driver, folder: Path, calm: Any) -> None:
+    """The numbers are those of the same runs one by one in this process, without their trouble."""
+    alone = driver_for(calm, InlineExecutor(WorkerState(cache=folder / "cache")), folder)
+    alone.run()
+    assert numbers(driver) == numbers(alone)
+
+
+def numbers(driver: Driver) -> dict[tuple[str, int], dict[str, Any]]:
+    """Of each committed run, by its method and seed."""
+    names = {run.run_id: (run.config.method, run.config.seed) for run in driver.plan.runs}
+    commits = driver.store.commits.items()
+    return {names[run_id]: {name: row[name] for name in NUMBERS} for run_id, (_, row) in commits}

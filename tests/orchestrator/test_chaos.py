@@ -16,6 +16,7 @@ from engine_runs import write_spec
 from trouble_package import install
 
 from experiments.benchmarks.overhead import descendants
+from experiments.benchmarks.sweep_watch import workers_of
 from orchestrator import open_results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -30,19 +31,6 @@ def start(folder: Path, results: str, environment: dict[str, str]) -> subprocess
     program = f"from orchestrator.cli.main import main; main({words!r})"
     log = open(folder / f"{results}.log", "a")  # noqa: SIM115  (the child keeps it)
     return subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=environment, stdout=log, stderr=log)
-
-
-def workers_of(driver: int) -> list[int]:
-    """Processes of the sweep's actors, by the names that Ray gives them."""
-    found = []
-    for pid in descendants(driver):
-        try:
-            name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-        except OSError:
-            continue
-        if name.startswith(b"ray::Worker"):
-            found.append(pid)
-    return sorted(found)
 
 
 def commits(folder: Path, results: str) -> int:

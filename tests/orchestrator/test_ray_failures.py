@@ -12,16 +12,12 @@ from typing import Any
 
 import pytest
 from engine_runs import tiny_spec
-from ray_workers import driver_for, private_cluster, trouble, workers_of
+from ray_workers import assert_undisturbed, driver_for, private_cluster, trouble, workers_of
 
 from orchestrator.driver import Driver
-from orchestrator.executors.inline import InlineExecutor
-from orchestrator.worker import WorkerState
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
-
-NUMBERS = ("accuracy", "mean_entropy", "stream_digest", "weights_sha256", "data_fingerprint")
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +40,6 @@ def executor(workers: Any) -> Any:
 
 def processes(driver: Driver, run_id: str, attempt: int) -> list[str]:
     return re.findall(r"in process (\d+)", driver.store.logs[run_id, attempt])
-
-
-def assert_undisturbed(driver: Driver, folder: Path, calm: Any) -> None:
-    """The numbers are those of the same runs one by one in this process, without their trouble."""
-    alone = driver_for(calm, InlineExecutor(WorkerState(cache=folder / "cache")), folder)
-    alone.run()
-    assert numbers(driver) == numbers(alone)
-
-
-def numbers(driver: Driver) -> dict[int, dict[str, Any]]:
-    """Of each committed run, by its seed."""
-    seeds = {run.run_id: run.config.seed for run in driver.plan.runs}
-    commits = driver.store.commits.items()
-    return {seeds[run_id]: {name: row[name] for name in NUMBERS} for run_id, (_, row) in commits}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_each_kind_of_card_has_its_own_width() -> None:
 def test_a_size_asked_for_is_the_same_on_any_number_of_slots(slots: int) -> None:
     jobs = [job(number) for number in range(8)]
     scheduler = Scheduler(
-        group_limit=lambda config, slot: 4, widths=Widths(planned={jobs[0].group: 8}, asked=4), expected=slots
+        group_limit=lambda config, slot: 4, widths=Widths(planned={jobs[0].group: 8}, asked=4), expected=lambda: slots
     )
     for one in jobs:
         scheduler.add(one)
@@ -173,7 +173,7 @@ def test_memory_not_measured_yet_asks_for_a_probe_of_one_run() -> None:
 
 
 def test_slots_that_are_about_to_join_count_for_an_even_share() -> None:
-    scheduler = Scheduler(group_limit=lambda config, slot: 64, expected=4)
+    scheduler = Scheduler(group_limit=lambda config, slot: 64, expected=lambda: 4)
     for number in range(40):
         scheduler.add(job(number))
     scheduler.join(slot())
