@@ -166,12 +166,11 @@ def build_ours(
     name: str, method: str, batch: int, runs: int, precision: str, select: str, device: torch.device, on_gpu: bool
 ) -> tuple[Any, torch.Tensor]:
     """The engine's method and pixels [R, B, 3, 224, 224]."""
-    margins = (
-        {} if method in ("no-adapt", "bn-adapt", "tent") else {"entropy_margin": 0.0 if select == "none" else 100.0}
-    )
+    margin = 1e-9 if select == "none" else 100.0
+    margins = {} if method in ("no-adapt", "bn-adapt", "tent") else {"entropy_margin": margin}
     settings: dict[str, Any] = {} if method in ("no-adapt", "bn-adapt") else {"learning_rate": 0.0, **margins}
     if method == "deyo":
-        settings["plpd_threshold"] = -2.0
+        settings["plpd_threshold"] = -1.0
     if method == "eata":
         settings |= {"redundancy_margin": 2.0, "fisher_strength": 0.0}
     context = MethodContext(

@@ -32,7 +32,7 @@ def build(device: torch.device, batch: int) -> object:
     info = NetworkInfo(name="small", family="resnet", norm="gn", num_classes=10, image_size=32)
     network = Network(info=info, module=module, mean=(0.2,) * 3, std=(0.4,) * 3, num_classes=10, sha256="random")
     context = MethodContext(network=network, seeds=[0], batch_size=batch, device=device)
-    settings = settings_class("deyo")(learning_rate=0.0, entropy_margin=100.0, plpd_threshold=-2.0)
+    settings = settings_class("deyo")(learning_rate=0.0, entropy_margin=100.0, plpd_threshold=-1.0)
     return create_method("deyo", context, [settings])
 
 

@@ -64,3 +64,27 @@ def test_a_benchmark_gets_its_options_and_a_file(
     ]
     assert "failed: store" in capsys.readouterr().err
     assert "bench" in FROZEN.read_text()
+
+
+@pytest.mark.parametrize("select", ["all", "none", "shares"])
+@pytest.mark.parametrize("method", ["no-adapt", "tent", "eata", "sar", "deyo"])
+def test_the_engine_s_cases_select_what_they_say(method: str, select: str) -> None:
+    import torch
+
+    from experiments.benchmarks.engine import build_ours
+
+    built, pixels = build_ours("small-gn", method, 16, 1, "float32", select, torch.device("cpu"), False)
+    built.step(pixels)
+    passed = built.report.passed_both.float().mean()
+    if method in ("eata", "sar", "deyo"):
+        assert {"all": passed == 1, "none": passed == 0, "shares": 0 < passed < 1}[select]
+
+
+def test_what_reporting_measures_selects_every_sample() -> None:
+    import torch
+
+    from experiments.benchmarks.reporting import build
+
+    method = build(torch.device("cpu"), 8)
+    method.step(torch.randint(0, 256, (1, 8, 3, 32, 32), dtype=torch.uint8))
+    assert method.report.passed_both.all()
