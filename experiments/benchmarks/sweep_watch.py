@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,7 @@ def run_watched(
     """
     program = f"from orchestrator.cli.main import main; main({words!r})"
     found = Watched()
-    with _gpu_looks(found, gpus):
+    with _gpu_looks(found, visible_gpus(environment, gpus)):
         start, before = time.perf_counter(), processor_seconds_of_children()
         limit = None if cores is None else partial(_keep_to, cores)
         driver = subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=environment, preexec_fn=limit)
@@ -98,9 +99,16 @@ def workers_of(driver: int) -> list[int]:
     return workers
 
 
+def visible_gpus(environment: Mapping[str, str], count: int) -> list[int]:
+    """The machine's numbers of the first ``count`` GPUs that a process with this environment sees."""
+    named = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    numbers = [int(name) for name in named if name.strip().isdigit()]
+    return (numbers or list(range(count)))[:count]
+
+
 @contextlib.contextmanager
-def _gpu_looks(found: Watched, gpus: int):
-    """The share of time with a kernel running, of every GPU, as nvidia-smi tells it five times a second."""
+def _gpu_looks(found: Watched, gpus: Collection[int]):
+    """The share of time with a kernel running, of these GPUs, as nvidia-smi tells it five times a second."""
     tool = shutil.which("nvidia-smi")
     if not gpus or tool is None:
         yield
@@ -111,7 +119,7 @@ def _gpu_looks(found: Watched, gpus: int):
     def read() -> None:
         for line in smi.stdout or ():
             index, _, share = line.partition(",")
-            if index.strip().isdigit() and share.strip().isdigit() and int(index) < gpus:
+            if index.strip().isdigit() and share.strip().isdigit() and int(index) in gpus:
                 found.busy[int(index)].append((time.time(), int(share) / 100))
 
     reader = threading.Thread(target=read, daemon=True)
