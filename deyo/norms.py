@@ -71,7 +71,7 @@ class RunNorm(nn.Module):
         runs = self.state.runs
         split = x.view(runs, -1, *x.shape[1:])
         per_run = [runs, *shape]
-        return (split * self.weight.view(per_run) + self.bias.view(per_run)).view(x.shape)
+        return reshaped(split * self.weight.view(per_run) + self.bias.view(per_run), x)
 
     def shared_affine(self) -> tuple[Tensor, Tensor] | None:
         """Weight and bias [C] if one pair serves all samples of this forward, else None."""
@@ -194,7 +194,7 @@ class RunBatchNorm(RunNorm):
         split = self._split(x)
         scale = (var + self.eps).rsqrt() * self.weight
         shift = self.bias - mean * scale
-        return (split * self._along(scale, split) + self._along(shift, split)).to(x.dtype).view(x.shape)
+        return reshaped((split * self._along(scale, split) + self._along(shift, split)).to(x.dtype), x)
 
     def _split(self, x: Tensor) -> Tensor:
         """x [R·B, C, *map] as [R, B, C, *map], in at least float32."""
@@ -204,6 +204,14 @@ class RunBatchNorm(RunNorm):
     def _along(value: Tensor, split: Tensor) -> Tensor:
         """[R, C] shaped to broadcast against [R, B, C, *map]."""
         return value.view(value.shape[0], 1, value.shape[1], *[1] * (split.dim() - 3))
+
+
+def reshaped(fresh: Tensor, like: Tensor) -> Tensor:
+    """``fresh``, which nothing else refers to, in the shape of ``like``, and no view to autograd.
+
+    Networks add the shortcut in place; on a view that costs copies in the backward, to the default layout.
+    """
+    return torch.ops.aten._unsafe_view(fresh, like.shape)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def test_stages_that_are_started_unasked_change_nothing() -> None:
         precision="float64",
         device=torch.device("cuda"),
     )
-    settings = [settings_class("deyo")(learning_rate=0.01, plpd_threshold=-2.0)]
+    settings = [settings_class("deyo")(learning_rate=0.01, plpd_threshold=-1.0)]
     plain, ahead = create_method("deyo", context, settings), create_method("deyo", context, settings)
     accelerate(ahead, compile=False)
     for step, batch in enumerate(batches(case, pixels)):

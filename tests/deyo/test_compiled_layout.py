@@ -1,0 +1,71 @@
+"""What autograd makes of a network with a run axis: no copies of maps, channels-last gradients at convolutions.
+
+Before norm layers gave their results to autograd as no views, this backward had 63 copies, and four gradients were in
+the default layout: networks add the shortcut in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from timm.models.resnet import Bottleneck, ResNet
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from deyo.model import RunsNetwork
+from deyo.types import MethodContext, Network, NetworkInfo
+
+SIDE, BATCH = 64, 3
+
+
+def small_network() -> Network:
+    module = ResNet(Bottleneck, [2, 1, 1, 1], channels=[16, 32, 48, 64], num_classes=10)
+    info = NetworkInfo(name="small", family="resnet", norm="bn", num_classes=10, image_size=SIDE)
+    return Network(info=info, module=module, mean=(0.5,) * 3, std=(0.5,) * 3, num_classes=10, sha256="0")
+
+
+def backward_graph(context: MethodContext) -> GraphModule:
+    """The graph that a compiler is given for the backward of one forward."""
+    network = RunsNetwork(context, "lower")
+    network.module.to(memory_format=torch.channels_last)
+    graphs: list[GraphModule] = []
+
+    def keep(graph: GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=keep)
+    network.forward_module = torch.compile(network.module, backend=backend, dynamic=False)
+    pixels = torch.zeros(context.runs, BATCH, SIDE, SIDE, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+    x = network.normalize(pixels).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    network(x.view(context.runs, BATCH, 3, SIDE, SIDE)).sum().backward()
+    return graphs[0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_backward_copies_nothing_and_keeps_the_layout(runs: int, precision: str) -> None:
+    context = MethodContext(
+        network=small_network(),
+        seeds=list(range(runs)),
+        batch_size=BATCH,
+        device=torch.device("cpu"),
+        precision=precision,
+    )
+    graph, copies, convolutions = backward_graph(context).graph, [], 0
+    for node in graph.nodes:
+        if node.target in (torch.ops.aten.clone.default, torch.ops.aten.copy.default):
+            copies += [node.format_node()] if node.meta["val"].dim() >= 4 else []
+        if node.target is torch.ops.aten.convolution_backward.default:
+            convolutions += 1
+            assert is_channels_last(node.args[0].meta["val"]), node.format_node()
+    assert convolutions > 15
+    assert not copies
+
+
+def is_channels_last(value: Tensor) -> bool:
+    return value.is_contiguous(memory_format=torch.channels_last)
