@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deyo.graphed import GraphedFunction
 from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
+from deyo.methods.memo import MEMO
 from deyo.types import Method, MethodContext, StepReport
 
 WARM_UP_STEPS = 2
@@ -36,7 +38,11 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
     ``compile`` also compiles the network (once for each shape and mode; Inductor caches it on disk). After this,
     the tensors of ``method.report`` and ``method.logits`` are overwritten by the next step: copy what you keep.
     """
-    if can_accelerate(method):
+    if not can_accelerate(method):
+        return method
+    if isinstance(method, MEMO):
+        method.wrap = lambda function, compilable: GraphedFunction(function, compile=compile and compilable)
+    else:
         method.runner = GraphRunner(compile=compile)
         method.coarse = True
     return method
@@ -44,7 +50,9 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
 
 def can_accelerate(method: Method) -> bool:
     """Whether ``accelerate`` does anything for ``method``."""
-    return isinstance(method, LockstepMethod) and method.device.type == "cuda" and method.capturable
+    if method.context.device.type != "cuda":
+        return False
+    return isinstance(method, MEMO) or (isinstance(method, LockstepMethod) and method.capturable)
 
 
 class Decision:
@@ -164,7 +172,7 @@ class MethodPool:
 
     def __init__(self, size: int = 2) -> None:
         self.size = size
-        self._kept: OrderedDict[Hashable, LockstepMethod] = OrderedDict()
+        self._kept: OrderedDict[Hashable, LockstepMethod | MEMO] = OrderedDict()
 
     def get(
         self, name: str, context: MethodContext, settings: Sequence[Any], *, key: Hashable, compile: bool
@@ -178,6 +186,8 @@ class MethodPool:
         if kept is None:
             self._make_room()
             kept = self._kept[place] = accelerate(fresh, compile=compile)
+        elif isinstance(kept, MEMO):
+            kept.adopt(fresh)
         else:
             transplant(fresh, kept)
         self._kept.move_to_end(place)

@@ -33,8 +33,9 @@ BLOCK = 64
 PROBE_STEPS = 2
 """Steps that a probe of memory runs: the second one has what an optimiser makes in the first."""
 
-COMPILE_FROM_IMAGES = 20_000
-"""Groups that see fewer images run through CUDA graphs of the plain network: compiling would take longer."""
+COMPILE_FROM_PIXELS = 20_000 * 224**2
+"""Groups that see fewer pixels (of images or augmented views) run through graphs of the plain network: compiling takes
+longer than it saves. Small images leave a GPU waiting for launches, which graphs alone cure."""
 
 
 @dataclass(kw_only=True)
@@ -231,9 +232,10 @@ def _method(
     if state.device.type != "cuda":
         return engine.create_method(config.method, context, settings)
     columns = None if benchmark.class_columns is None else tuple(benchmark.class_columns)
-    images = len(runs) * steps * config.batch_size
+    images = len(runs) * steps * config.batch_size * getattr(settings[0], "views", 1)
+    compile = images * (benchmark.image_size or 224) ** 2 >= COMPILE_FROM_PIXELS
     key = (network.sha256, columns, benchmark.image_size)
-    return state.methods.get(config.method, context, settings, key=key, compile=images >= COMPILE_FROM_IMAGES)
+    return state.methods.get(config.method, context, settings, key=key, compile=compile)
 
 
 def _needs_source(config: RunConfig) -> bool:

@@ -130,3 +130,23 @@ def test_stages_that_are_started_unasked_change_nothing() -> None:
             method.step(batch.cuda())
         assert torch.equal(plain.report.skipped, ahead.report.skipped)
         torch.testing.assert_close(plain.network.theta, ahead.network.theta, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("together", "compile"), [(1, False), (1, True), (3, False)])
+def test_memo_episodes_as_graphs_are_the_plain_ones(together: int, compile: bool) -> None:
+    case = load_case("deyo_bn")
+    network, pixels, _ = network_for(case.settings["network"])
+    context = MethodContext(
+        network=network,
+        seeds=(0,),
+        batch_size=6,
+        precision="float32",
+        device=torch.device("cuda"),
+        options={"memo_images_at_once": together},
+    )
+    settings = [settings_class("memo")(views=8, learning_rate=0.01)]
+    plain, graphs = create_method("memo", context, settings), create_method("memo", context, settings)
+    accelerate(graphs, compile=compile)
+    for few in (pixels[0, :6], pixels[1, :6]):
+        batch = rgb(few).cuda()
+        torch.testing.assert_close(graphs.step(batch), plain.step(batch), rtol=1e-4, atol=1e-4)
