@@ -4,9 +4,11 @@
     python -m experiments.benchmarks.accuracy                   # the bundled digits alone
 
 FOLDER holds ``mnist``, ``cifar10_jpeg`` and ``weights``. Each set of runs is a sweep, run once for each profile in
-this process: ``float32`` without graphs and compilation, the others as a sweep does them. Printed for each set and
-method: the mean accuracy under float32, and the difference of the others from it in points, mean over the runs and
-the largest of one run. To reach: the default profile's mean within 0.1. A CPU has no TF32: there it is float32.
+this process: ``float32`` without graphs and compilation, the others as a sweep does them. ``graphs`` is float32 again,
+as a sweep does it: the same precision with sums in another order, so its differences are what rounding alone does to
+methods that select samples and feed on their own steps. Printed for each set and method: the mean accuracy under
+float32, and the difference of the others from it in points: mean over the runs, standard error of that mean, and the
+largest of one run. To reach: the default profile's mean within 0.1. A CPU has no TF32: there it is float32.
 """
 
 from __future__ import annotations
@@ -16,22 +18,23 @@ import os
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 from unittest.mock import patch
 
+from deyo.corruptions import CORRUPTIONS
 from experiments.benchmarks.record import add_device, heading, parser_for, save
 
 METHODS = ["no-adapt", "tent", "eata", "sar", "deyo"]
-PROFILES = ("float32", "tf32", "bf16")
+PROFILES = ("float32", "graphs", "tf32", "bf16")
 WITHIN = 0.1
 BN = "file:cifar10_resnet20-12fca82f.safetensors@cifar-resnet20"
 GN = "file:cifar10_resnet26_gn_memo.safetensors@cifar-resnet26-gn"
 FOLDERS = {"colored-mnist": "mnist", "cifar10-jpeg": "cifar10_jpeg"}
 
 
-def sets(gpu: bool) -> dict[str, dict[str, Any]]:
+def sets(gpu: bool, corruptions: list[str]) -> dict[str, dict[str, Any]]:
     """Name -> the part of a spec that says which runs."""
-    corruptions = ["gaussian_noise", "defocus_blur", "contrast"]
     mild = {"benchmark": "digits-c", "corruptions": corruptions, "models": ["small-resnet-bn", "small-resnet-gn"]}
     cifar = {"benchmark": "cifar10-jpeg", "corruptions": corruptions, "methods": METHODS}
     rate = {name: {"learning_rate": 0.01} for name in ("tent", "eata", "sar", "deyo")}
@@ -74,7 +77,7 @@ def accuracies(
         "pretrain_seeds": list(range(options.networks)),
         **body,
         "name": f"{name}-{profile}",
-        "precision": profile,
+        "precision": "float32" if profile == "graphs" else profile,
     }
     spec |= {"mlflow": {"enabled": False}, "resources": {"group_size": options.group_size}}
     if options.max_images:
@@ -101,9 +104,23 @@ def compare(name: str, found: dict[str, dict[Any, dict[str, Any]]]) -> list[dict
                 assert all(other[k]["weights_sha256"] == plain[k]["weights_sha256"] for k in keys)
                 apart = [100 * (other[k]["accuracy"] - plain[k]["accuracy"]) for k in keys]
                 row[f"{profile}_mean"] = sum(apart) / len(apart)
+                row[f"{profile}_error"] = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else None
                 row[f"{profile}_largest"] = max(apart, key=abs)
         rows.append(row)
     return rows
+
+
+def difference(row: dict[str, Any], profile: str) -> str:
+    """How a profile's accuracies of one method differ from float32's, for people."""
+    error = row[f"{profile}_error"]
+    spread = "" if error is None else f" ±{error:.3f}"
+    return f"{row[f'{profile}_mean']:+7.3f}{spread} ({row[f'{profile}_largest']:+.2f})"
+
+
+def spread(count: int) -> list[str]:
+    """``count`` of the 15 corruptions: noise, blur and contrast first."""
+    first = ["gaussian_noise", "defocus_blur", "contrast"]
+    return [*first, *(name for name in CORRUPTIONS if name not in first)][:count]
 
 
 def main() -> None:
@@ -113,6 +130,7 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("DEYO_TEST_DATA"), help="folder of the real data")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--networks", type=int, default=1, help="seeds of pretraining")
+    parser.add_argument("--corruptions", type=int, default=3, help="how many, of digits and cifar")
     parser.add_argument("--max-images", type=int, help="cut each run's stream (default: whole on a GPU, 1000 on a CPU)")
     parser.add_argument("--group-size", type=int, default=1)
     options = parser.parse_args()
@@ -127,16 +145,18 @@ def main() -> None:
     real = ["colored-mnist", "cifar"] if options.data else []
     chosen = options.sets.split(",") if options.sets else ["digits", *real]
     print(heading(options.device), flush=True)
-    print(f"{'set':14} {'method':9} {'runs':>4} {'float32 %':>10}  tf32: mean, largest   bf16: mean, largest (points)")
+    print(
+        f"{'set':14} {'method':9} {'runs':>4} {'float32 %':>10}  points, mean ± its error (largest), of", *PROFILES[1:]
+    )
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("DEYO_CACHE", str(Path(folder) / "cache"))
         for name in chosen:
-            body = sets(gpu)[name]
+            body = sets(gpu, spread(options.corruptions))[name]
             found = {profile: accuracies(name, body, profile, options, Path(folder)) for profile in PROFILES}
             for row in compare(name, found):
                 rows.append(row)
-                apart = "   ".join(f"{row[f'{p}_mean']:+8.3f} {row[f'{p}_largest']:+8.3f}" for p in PROFILES[1:])
+                apart = "   ".join(difference(row, profile) for profile in PROFILES[1:])
                 print(f"{name:14} {row['method']:9} {row['runs']:4} {row['float32']:10.2f}  {apart}", flush=True)
             save(rows, options.device, options.out)
     missed = [f"{row['set']} {row['method']}" for row in rows if abs(row["tf32_mean"]) > WITHIN]
