@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deyo.graphed import GraphedFunction
+from deyo.graphed import OTHERS_GO_ON, GraphedFunction
 from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
 from deyo.methods.memo import MEMO
@@ -146,7 +146,7 @@ class GraphRunner:
         go_on: Tensor | None = None
         while not self.segments or go_on is not None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=OTHERS_GO_ON):
                 go_on = next(stages)
             decision = None if go_on is None else Decision(go_on)
             self.segments.append(Segment(graph, decision, copy.copy(method.report), method.logits))

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 WARM_UP_CALLS = 2
+OTHERS_GO_ON = "thread_local"
+"""How graphs are captured: other threads, which bring images, may call CUDA meanwhile."""
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -45,6 +47,6 @@ class GraphedFunction:
                 self.captured(*self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode=OTHERS_GO_ON):
             self.outputs = self.captured(*self.inputs)
         self.graph = graph

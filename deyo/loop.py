@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deyo.arriving import Arriving
 from deyo.types import ConfigError, Method, StepRecord, StepReport, Stream
 
 
@@ -49,25 +50,25 @@ def adapt(
 class _Feed:
     """Batches of R streams as device tensors, and their indices and labels as arrays.
 
-    Images that are resident on the device are gathered there; others are gathered on the host, for a GPU one batch
-    ahead in a thread of its own, into pinned memory.
+    Images that are resident on the device are gathered there; others (and those on their way) are gathered on the
+    host, for a GPU one batch ahead in a thread of its own, into pinned memory.
     """
 
     def __init__(self, streams: Sequence[Stream], device: torch.device) -> None:
         self.streams = streams
         self.device = device
         self.batch_size = streams[0].batch_size
-        sources = [s.images.pixels for s in streams]
-        self.shared = sources[0] if all(p is sources[0] for p in sources) else None
-        self.resident = all(isinstance(p, Tensor) for p in sources)
-        if self.resident:
-            self.orders = torch.from_numpy(np.stack([s.order for s in streams])).to(sources[0].device)
+        self.resident: list[Tensor] | None = None
+        self.arriving = any(isinstance(s.images.pixels, Arriving) for s in streams)
+        self._look_for_residents()
         self.ahead: tuple[int, Future[Tensor]] | None = None
-        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and not self.resident else None
+        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.resident is None else None
 
     def pixels(self, step: int) -> Tensor:
         """uint8 [R, B, 3, H, W] (channels last in memory)."""
-        batch = self._resident_batch(step) if self.resident else self._host_batch(step)
+        if self.resident is None and self.arriving:
+            self._look_for_residents()
+        batch = self._host_batch(step) if self.resident is None else self._resident_batch(self.resident, step)
         return batch.permute(0, 1, 4, 2, 3)
 
     def indices(self, stream: Stream, step: int) -> np.ndarray:
@@ -87,11 +88,18 @@ class _Feed:
         if self.thread is not None:
             self.thread.shutdown(cancel_futures=True)
 
-    def _resident_batch(self, step: int) -> Tensor:
+    def _look_for_residents(self) -> None:
+        found = [_on_device(s.images.pixels) for s in self.streams]
+        there = [pixels for pixels in found if pixels is not None]
+        if len(there) == len(found):
+            self.resident = there
+            self.orders = torch.from_numpy(np.stack([s.order for s in self.streams])).to(there[0].device)
+
+    def _resident_batch(self, sources: Sequence[Tensor], step: int) -> Tensor:
         indices = self.orders[:, step * self.batch_size : (step + 1) * self.batch_size]
-        if self.shared is not None:
-            return self.shared[indices]
-        return torch.stack([s.images.pixels[row] for s, row in zip(self.streams, indices)])
+        if all(pixels is sources[0] for pixels in sources):
+            return sources[0][indices]
+        return torch.stack([pixels[row] for pixels, row in zip(sources, indices)])
 
     def _host_batch(self, step: int) -> Tensor:
         if self.thread is None:
@@ -106,6 +114,13 @@ class _Feed:
         parts = [np.ascontiguousarray(s.images.pixels[self.indices(s, step)]) for s in self.streams]
         batch = torch.from_numpy(np.stack(parts) if len(parts) > 1 else parts[0][None])
         return batch.pin_memory() if self.thread is not None else batch
+
+
+def _on_device(pixels: object) -> Tensor | None:
+    """The pixels as a tensor, where they are one or have become one."""
+    if isinstance(pixels, Arriving):
+        return pixels.resident
+    return pixels if isinstance(pixels, Tensor) else None
 
 
 def _check(streams: Sequence[Stream]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from deyo.arriving import Arriving
 from deyo.fast import MethodPool
 from deyo.types import Benchmark, ImageSet, Network
 from orchestrator import engine, provenance
@@ -28,6 +29,10 @@ from orchestrator.rows import canonical
 from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, ProbeTask, RunConfig, Task
 
 T = TypeVar("T")
+
+
+ARRIVING_BYTES = 2**27
+"""Image sets from this size on are copied to the GPU while runs already go."""
 
 
 class WrongDeviceError(RuntimeError):
@@ -165,6 +170,8 @@ class WorkerState:
         size = int(np.prod(images.pixels.shape))
         if self.device.type != "cuda" or size > self.images.budget / 2:
             return images
+        if size >= ARRIVING_BYTES and isinstance(images.pixels, np.ndarray):
+            return replace(images, pixels=Arriving(images.pixels, self.device))
         pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=self.device)
         for start in range(0, len(images), 1024):
             indices = np.arange(start, min(start + 1024, len(images)))
@@ -175,7 +182,8 @@ class WorkerState:
         """Bytes on the GPU; on a CPU image sets are counted instead."""
         if self.device.type != "cuda":
             return 1
-        return float(np.prod(images.pixels.shape)) if isinstance(images.pixels, torch.Tensor) else 0.0
+        there = isinstance(images.pixels, torch.Tensor | Arriving)
+        return float(np.prod(images.pixels.shape)) if there else 0.0
 
 
 def execute(task: Task, state: WorkerState) -> Iterator[Message]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from parity_cases import network_for
 
+from deyo.arriving import Arriving
 from deyo.loop import adapt
 from deyo.methods import create_method, settings_class
 from deyo.types import ConfigError, ImageSet, MethodContext, Stream
@@ -71,6 +72,34 @@ def test_resident_images_give_the_same_numbers() -> None:
     for one, other in zip(host, device):
         np.testing.assert_array_equal(one.entropy, other.entropy)
         np.testing.assert_array_equal(one.prediction, other.prediction)
+
+
+@pytest.mark.parametrize("arrives_after", [0, 1, 3])
+def test_images_that_arrive_in_the_middle_change_no_number(arrives_after: int) -> None:
+    """One run's images are there from the start, the other's come later."""
+    images, late = image_set(), image_set()
+    there = dataclasses.replace(images, pixels=torch.from_numpy(images.pixels))
+    arriving = Arriving(late.pixels, torch.device("cpu"), start=False)
+    both = [stream(0, images=there), stream(1, images=dataclasses.replace(late, pixels=arriving))]
+    found = []
+    for record in adapt(method(2), both, block=1):
+        if record.step == arrives_after:
+            assert arriving.resident is None
+            arriving.copy()
+        found.append(record)
+    expected = list(adapt(method(2), [stream(s, images=images) for s in range(2)]))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.index, other.index)
+        np.testing.assert_array_equal(one.entropy, other.entropy)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_all_images_arrive_on_a_gpu() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (1300, 8, 8, 3), dtype=np.uint8)
+    arriving = Arriving(pixels, torch.device("cuda"), start=False)
+    arriving.copy()
+    assert np.array_equal(arriving.resident.cpu().numpy(), pixels)
 
 
 def test_reset_at_goes_back_to_the_source() -> None:
