@@ -228,6 +228,7 @@ def _method(
         class_columns=benchmark.class_columns,
         entropy_classes=getattr(benchmark, "entropy_classes", None),
         source=benchmark.source_images() if any(_needs_source(run.config) for run in runs) else None,
+        options={"fisher_kept": state.fisher_kept},
     )
     if state.device.type != "cuda":
         return engine.create_method(config.method, context, settings)

@@ -82,6 +82,7 @@ class WorkerState:
     networks: Resident[Network] = field(default_factory=lambda: Resident(3))
     images: Resident[ImageSet] = field(default_factory=lambda: Resident(64))
     methods: MethodPool = field(default_factory=MethodPool)
+    fisher_kept: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -161,6 +162,7 @@ class WorkerState:
     def recover(self) -> None:
         """After a failed task: let go of what may hold memory."""
         self.images.clear()
+        self.fisher_kept.clear()
         self.networks.clear()
         self.methods.clear()
         if self.device.type == "cuda":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,7 +55,8 @@ class EATA(LockstepMethod):
     """L = mean over kept samples of exp(E0 − H)·H + β·Σ F·(θ − θ0)²; no step where none is kept.
 
     F is measured on ``context.source`` where it is given, else by the caller (``measure_fisher``); a step without
-    it raises ConfigError unless every run's ``fisher_strength`` is 0.
+    it raises ConfigError unless every run's ``fisher_strength`` is 0. It depends on the network and the seed, not on
+    the test images: ``context.options["fisher_kept"]``, a dict, keeps it from one group of runs to the next.
     """
 
     name = "eata"
@@ -76,7 +77,7 @@ class EATA(LockstepMethod):
         self.fisher = torch.zeros_like(self.network.theta)
         self.has_fisher = False
         if self.anchored and context.source is not None:
-            self.measure_fisher(self._source_batches())
+            self._recall_fisher(context.options.get("fisher_kept", {}))
 
     @classmethod
     def defaults(cls, situation: Situation) -> Mapping[str, Any]:
@@ -130,6 +131,27 @@ class EATA(LockstepMethod):
             count += 1
         self.fisher.copy_(total / max(count, 1))
         self.has_fisher = True
+
+    def _recall_fisher(self, kept: MutableMapping[Any, Tensor]) -> None:
+        """Take the runs' rows from ``kept`` if all are there, else measure them and keep them.
+
+        Rows were measured at the same number of runs side by side, so that they are the same bits either way.
+        """
+        places = [self._fisher_place(seed) for seed in self.context.seeds]
+        if all(place in kept for place in places):
+            self.fisher.copy_(torch.stack([kept[place] for place in places]))
+            self.has_fisher = True
+            return
+        self.measure_fisher(self._source_batches())
+        kept.update({place: row.clone() for place, row in zip(places, self.fisher)})
+
+    def _fisher_place(self, seed: int) -> Hashable:
+        """All that a run's Fisher matrix depends on."""
+        context = self.context
+        sizes = self._shared("fisher_size"), context.batch_size, context.runs
+        columns = None if context.class_columns is None else tuple(context.class_columns)
+        names = tuple(self.network.adapted_names)
+        return context.network.sha256, context.source.fingerprint, int(seed), sizes, context.precision, columns, names
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See ``LockstepMethod.load_state_dict``; the state brings the Fisher matrix."""
