@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from deyo.class_token import trim_last_block
-from deyo.frozen import freeze_convolutions
 from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
+from deyo.stem import pack_stem
 from deyo.types import ConfigError, MethodContext
 
 _UPPER_MARKS = ("layer4", "blocks.9", "blocks.10", "blocks.11", "norm.")
@@ -68,7 +68,7 @@ class RunsNetwork(nn.Module):
         self._cast_frozen()
         if context.device.type == "cuda":
             self.module.to(memory_format=torch.channels_last)
-            freeze_convolutions(self.module)
+            pack_stem(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []

@@ -81,19 +81,47 @@ class RunNorm(nn.Module):
 
 
 class RunGroupNorm(RunNorm):
-    """nn.GroupNorm (and timm's GroupNormAct), exact over runs: samples do not touch each other."""
+    """nn.GroupNorm (and timm's GroupNormAct), exact over runs: samples do not touch each other.
+
+    PyTorch's own kernel and its form for the compiler turn channels-last maps into the default layout, which the next
+    convolution turns back: compiled, statistics come from sums by channel instead, in one pass and any layout.
+    """
 
     def __init__(self, source: nn.GroupNorm, name: str, state: NormState) -> None:
         super().__init__(source, name, state)
         self.num_groups = source.num_groups
 
     def normalize(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() and x.dim() == 4:
+            return self.by_channel(x)
         wide, shared = widened(x), self.shared_affine()
         if shared is not None:
             if _CRASHES and torch.is_grad_enabled() and not x.requires_grad and x.device.type == "cpu":
                 wide = wide.contiguous()
             return F.group_norm(wide, self.num_groups, *shared, self.eps).to(x.dtype)
         return self.affine(F.group_norm(wide, self.num_groups, None, None, self.eps)).to(x.dtype)
+
+    def by_channel(self, x: Tensor) -> Tensor:
+        """The same from sums over each channel's map: x [R·B, C, H, W]."""
+        wide = widened(x)
+        # What is left after taking a value of the map away is small against the spread, so that squares do not cancel.
+        origin = wide[:, :, :1, :1].detach()
+        centred, area = wide - origin, x.shape[2] * x.shape[3]
+        offset = centred.sum((2, 3)) / area
+        spread = (centred.square().sum((2, 3)) / area - offset.square()).clamp(min=0)
+        means = (origin.flatten(1) + offset).unflatten(1, (self.num_groups, -1))
+        mean = means.mean(2, keepdim=True)
+        within = spread.unflatten(1, (self.num_groups, -1)).mean(2, keepdim=True)
+        var = within + (means - mean).square().mean(2, keepdim=True)
+        scale = (var + self.eps).rsqrt().expand_as(means).flatten(1) * self._by_sample(self.weight, len(x))
+        shift = self._by_sample(self.bias, len(x)) - mean.expand_as(means).flatten(1) * scale
+        return (wide * scale[:, :, None, None] + shift[:, :, None, None]).to(x.dtype)
+
+    def _by_sample(self, values: Tensor, samples: int) -> Tensor:
+        """[C] or [R, C] as [1 or R·B, C]."""
+        if values.dim() == 1:
+            return values.unsqueeze(0)
+        return values.unsqueeze(1).expand(-1, samples // self.state.runs, -1).reshape(samples, -1)
 
 
 class RunLayerNorm(RunNorm):

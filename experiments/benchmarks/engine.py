@@ -24,7 +24,7 @@ import torch
 import torchvision
 from torch import nn
 
-from deyo import fast, frozen
+from deyo import fast, model
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
 from experiments.benchmarks.published import PublishedStep
@@ -39,10 +39,7 @@ CPU_CASES = "small-gn:1:1:float32,small-gn:1:15:float32,resnet50-gn:1:1:float32"
 CHANGES: dict[str, tuple[Any, str, Any]] = {
     "wait": (fast, "FORESEE", False),
     "unfused": (fast, "FUSE_PARTS", False),
-    "keep-inputs": (frozen, "INPUT_GRADIENT_ONLY", False),
-    "matrix": (frozen, "POINTWISE_AS_MATRIX", True),
-    "stem4": (frozen, "STEM_CHANNELS", 4),
-    "stem8": (frozen, "STEM_CHANNELS", 8),
+    "plain-stem": (model, "pack_stem", lambda module: None),
     "cudnn-benchmark": (torch.backends.cudnn, "benchmark", True),
 }
 """Name -> a switch of the engine and what it is set to; other names are switched on as options of Inductor."""
@@ -281,11 +278,26 @@ def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
     events = sorted(profiler.key_averages(), key=lambda e: -e.device_time_total)
     total = sum(e.device_time_total for e in events) / steps / 1000
     print(f"kernels {total:.2f} ms a step", flush=True)
+    kinds: dict[str, float] = {}
+    for event in events:
+        kinds[kind_of(event.key)] = kinds.get(kind_of(event.key), 0.0) + event.device_time_total / steps / 1000
+    print(
+        "  " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in sorted(kinds.items(), key=lambda k: -k[1])), flush=True
+    )
     for event in events[:30]:
         print(
             f"  {event.device_time_total / steps / 1000:7.3f} ms {event.count // steps:5d}x {event.key[:110]}",
             flush=True,
         )
+
+
+def kind_of(kernel: str) -> str:
+    """What a kernel does, by its name."""
+    if kernel.startswith("triton_"):
+        return {"poi": "compiled elementwise", "red": "compiled reductions"}.get(kernel[7:10], "compiled others")
+    if any(mark in kernel for mark in ("xmma", "cutlass", "nvjet", "gemm", "cudnn", "flash", "conv")):
+        return "convolutions and products"
+    return "copies" if "copy" in kernel.lower() else "others"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """What autograd makes of a network with a run axis: no copies of maps, channels-last gradients at convolutions.
 
-Before norm layers gave their results to autograd as no views, this backward had 63 copies, and four gradients were in
-the default layout: networks add the shortcut in place.
+Before BatchNorm gave its results to autograd as no views, this backward had 63 copies, and four gradients were in the
+default layout: networks add the shortcut in place. GroupNorm's own kernel turned every map to the default layout.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from timm.models.resnet import Bottleneck, ResNet
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
 from deyo.model import RunsNetwork
+from deyo.norms import NormState, RunGroupNorm
 from deyo.types import MethodContext, Network, NetworkInfo
 
 SIDE, BATCH = 64, 3
 
 
-def small_network() -> Network:
-    module = ResNet(Bottleneck, [2, 1, 1, 1], channels=[16, 32, 48, 64], num_classes=10)
-    info = NetworkInfo(name="small", family="resnet", norm="bn", num_classes=10, image_size=SIDE)
+def group_norm(channels: int, **_: Any) -> nn.Module:
+    return nn.GroupNorm(4, channels)
+
+
+def small_network(norm: str) -> Network:
+    layer = {"bn": nn.BatchNorm2d, "gn": group_norm}[norm]
+    module = ResNet(Bottleneck, [2, 1, 1, 1], channels=[16, 32, 48, 64], num_classes=10, norm_layer=layer)
+    info = NetworkInfo(name="small", family="resnet", norm=norm, num_classes=10, image_size=SIDE)
     return Network(info=info, module=module, mean=(0.5,) * 3, std=(0.5,) * 3, num_classes=10, sha256="0")
 
 
@@ -48,9 +54,10 @@ def backward_graph(context: MethodContext) -> GraphModule:
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("runs", [1, 2])
-def test_backward_copies_nothing_and_keeps_the_layout(runs: int, precision: str) -> None:
+@pytest.mark.parametrize("norm", ["bn", "gn"])
+def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, precision: str) -> None:
     context = MethodContext(
-        network=small_network(),
+        network=small_network(norm),
         seeds=list(range(runs)),
         batch_size=BATCH,
         device=torch.device("cpu"),
@@ -69,3 +76,23 @@ def test_backward_copies_nothing_and_keeps_the_layout(runs: int, precision: str)
 
 def is_channels_last(value: Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("side", [1, 5])
+def test_group_norm_by_channel_is_group_norm(side: int, runs: int, adapted: bool) -> None:
+    torch.manual_seed(0)
+    layer = RunGroupNorm(nn.GroupNorm(4, 12).double(), "gn", NormState(runs=runs))
+    shape = (runs, 12) if adapted else (12,)
+    values = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for _ in range(2)]
+    layer.bind(*values)
+    x = (100 + torch.randn(runs * 2, 12, side, side, dtype=torch.float64)).requires_grad_(True)
+    weights = torch.randn_like(x)
+    plain, own = (
+        torch.autograd.grad((f(x) * weights).sum(), (x, *values), retain_graph=True)
+        for f in (layer.normalize, layer.by_channel)
+    )
+    torch.testing.assert_close(layer.by_channel(x), layer.normalize(x), rtol=0, atol=1e-9)
+    for expected, found in zip(plain, own):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
