@@ -6,6 +6,7 @@ stride 1 over 12 channels, with the same products in the sums ("space to depth")
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,6 +23,8 @@ class StemConv2d(nn.Conv2d):
             return super().forward(x)
         # Row i of the result sees rows 2i - 3 to 2i + 3: of tiles, and with a row of zeros first, 2i - 4 to 2i + 3.
         packed = space_to_depth(F.pad(x, (4, 2, 4, 2)))
+        if x.is_contiguous(memory_format=torch.channels_last):
+            packed = packed.contiguous(memory_format=torch.channels_last)
         return F.conv2d(packed, space_to_depth(F.pad(self.weight, (1, 0, 1, 0))), self.bias)
 
 

@@ -27,6 +27,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_convolution(
         given = x.clone().requires_grad_(True)
         out = conv(given)
         (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum().backward()
+        assert out.is_contiguous(memory_format=layout)
         outcomes.append((out, given.grad, conv.weight.grad))
     for expected, found in zip(*outcomes):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
