@@ -100,8 +100,7 @@ def _kind(error: BaseException) -> FailureClass:
         return FailureClass.CONFIG
     if isinstance(error, DataError) or (isinstance(error, OSError) and error.errno in _DISK):
         return FailureClass.DATA
-    of_torch = type(error).__module__.partition(".")[0] == "torch"  # Ray has an OutOfMemoryError too, of the host
-    if (of_torch and type(error).__name__ == "OutOfMemoryError") or "CUDA out of memory" in text:
+    if _is_cuda_memory(error):
         return FailureClass.CUDA_OOM
     if isinstance(error, MemoryError) or re.search(r"DefaultCPUAllocator|Cannot allocate memory", text):
         return FailureClass.HOST_OOM
@@ -112,6 +111,18 @@ def _kind(error: BaseException) -> FailureClass:
     if isinstance(error, ConnectionError) or type(error).__name__ == "WrongDeviceError":
         return FailureClass.INFRASTRUCTURE
     return FailureClass.ERROR
+
+
+def _is_cuda_memory(error: BaseException | None) -> bool:
+    """Whether a GPU's memory did not suffice, or did not while ``error`` came up: a broken graph capture hides it."""
+    if error is None:
+        return False
+    of_torch = type(error).__module__.partition(".")[0] == "torch"  # Ray has an OutOfMemoryError too, of the host
+    if of_torch and type(error).__name__ == "OutOfMemoryError":
+        return True
+    if re.search(r"CUDA out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", str(error)):
+        return True
+    return "CUDA" in str(error) and _is_cuda_memory(error.__context__)
 
 
 def _place(error: BaseException) -> str:

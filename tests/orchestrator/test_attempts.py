@@ -32,6 +32,7 @@ def raised(error: BaseException) -> BaseException:
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), FailureClass.HOST_OOM),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), FailureClass.HOST_OOM),
         (torch.cuda.OutOfMemoryError("CUDA out of memory"), FailureClass.CUDA_OOM),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), FailureClass.CUDA_OOM),
         (torch.AcceleratorError("CUDA error: an illegal memory access"), FailureClass.CUDA_STICKY),
         (OSError(errno.ENOSPC, "No space left on device", "/cache/x"), FailureClass.DATA),
         (PermissionError(errno.EACCES, "Permission denied", "/cache/x"), FailureClass.DATA),
@@ -44,6 +45,17 @@ def test_classes(error: BaseException, kind: FailureClass) -> None:
     assert found.kind is kind
     assert type(error).__name__ in found.message
     assert "test_attempts.py" in found.traceback
+
+
+def test_memory_that_ran_out_in_a_capture_is_seen_behind_the_broken_capture() -> None:
+    broken, unrelated = torch.AcceleratorError("CUDA error: operation failed during capture"), ValueError("shapes")
+    for error in (broken, unrelated):
+        try:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        except torch.cuda.OutOfMemoryError as memory:
+            error.__context__ = memory
+    assert classify(broken).kind is FailureClass.CUDA_OOM
+    assert classify(unrelated).kind is FailureClass.ERROR
 
 
 def test_every_class_has_a_policy() -> None:

@@ -12,7 +12,7 @@ from deyo.types import ConfigError
 from orchestrator.cli.bench import MEASURES, PACKAGE, split
 from orchestrator.cli.main import run as command_line
 
-NO_BENCHMARKS = {"record"}
+NO_BENCHMARKS = {"record", "lanes"}
 
 
 @pytest.mark.parametrize("name", list(MEASURES))
@@ -88,3 +88,53 @@ def test_what_reporting_measures_selects_every_sample() -> None:
     method = build(torch.device("cpu"), 8)
     method.step(torch.randint(0, 256, (1, 8, 3, 32, 32), dtype=torch.uint8))
     assert method.report.passed_both.all()
+
+
+def test_lanes_give_each_gpu_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs: measurements have the first to themselves; what does not fit into the time is left."""
+    import argparse
+    from threading import Thread
+
+    from experiments.benchmarks import lanes
+
+    def task(name: str, seconds: int, *, measures: bool) -> lanes.Task:
+        program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+        return lanes.Task(name=name, seconds=seconds, words=("-c", program), measures=measures)
+
+    todo = [task("a", 1, measures=True), task("long", 1000, measures=True), task("b", 1, measures=True)]
+    todo += [task("c", 1, measures=False), task("d", 1, measures=False)]
+    options = argparse.Namespace(seconds=60.0, out=str(tmp_path), data=None, patience=0.6)
+    work = lanes.Lanes(todo, options)
+    shared = [lane for lane in lanes.lanes_for(["0", "1"]) if lane[0] == "1"]
+    assert len(shared) == 2
+    measured = Thread(target=work.work, args=("0", (True,)))
+    others = [Thread(target=work.work, args=lane) for lane in shared]
+    for thread in (measured, *others):
+        thread.start()
+    for thread in (measured, *others):
+        thread.join()
+    where = {path.stem: path.read_text().strip() for path in tmp_path.glob("*.log")}
+    assert where == {"a": "0", "b": "0", "c": "1", "d": "1"}
+    assert [left.name for left in work.todo] == ["long"]
+
+
+def test_a_lane_that_outlasts_the_time_is_interrupted(tmp_path: Path) -> None:
+    import argparse
+
+    from experiments.benchmarks import lanes
+
+    sleeper = lanes.Task(name="sleeper", seconds=0, words=("-c", "import time; time.sleep(60)"))
+    work = lanes.Lanes([sleeper], argparse.Namespace(seconds=2.0, out=str(tmp_path), data=None, patience=0.6))
+    work.work("0", (True,))
+    assert "KeyboardInterrupt" in (tmp_path / "sleeper.log").read_text()
+
+
+def test_the_lanes_commands_are_ones_that_exist() -> None:
+    from experiments.benchmarks import lanes
+
+    for task in lanes.tasks():
+        if task.words[1].startswith("experiments."):
+            assert find_spec(task.words[1]) is not None
+        specs = [word for word in task.words if word.endswith(".yaml")]
+        assert all((Path(__file__).parents[2] / spec).is_file() for spec in specs)
+    assert len({task.name for task in lanes.tasks()}) == len(lanes.tasks())

@@ -1,0 +1,201 @@
+"""All GPU figures on as many GPUs as there are, one command on each at a time, until the time is over.
+
+    python -m experiments.benchmarks.lanes --seconds 560 --out figures [--data FOLDER] [--only A,B] [--skip A,B]
+
+Commands are taken in the order of ``tasks``, which is that of their worth; one that is estimated to take longer than
+what is left is passed over, and one that outlasts the time is interrupted, with the figures it has. ``sweeps`` and
+``parity`` measure no speed: several of them share the last GPU from the start where there are two or more. Each
+command's output is in NAME.log, its figures in NAME.parquet, results of real sweeps in ``results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+TAIL = 14
+FOLDERS = {
+    "DEYO_WEIGHTS": "weights",
+    "DEYO_DATA_COLORED_MNIST": "mnist",
+    "DEYO_DATA_CIFAR10_JPEG": "cifar10_jpeg",
+    "DEYO_DATA_IMAGE_FOLDER": "imagenet_sample",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One command: ``words`` after ``python``, how long it takes by estimate, whether it measures speed."""
+
+    name: str
+    seconds: int
+    words: tuple[str, ...]
+    measures: bool = True
+    needs_data: bool = False
+
+
+def bench(name: str, seconds: int, module: str, *words: str, needs_data: bool = False, measures: bool = True) -> Task:
+    """A benchmark of this folder; {out} and {data} in its words are filled in later."""
+    command = ("-m", f"experiments.benchmarks.{module}", *words, "--out", "{out}/" + f"{name}.parquet")
+    return Task(name=name, seconds=seconds, words=command, needs_data=needs_data, measures=measures)
+
+
+def engine(name: str, seconds: int, cases: str, *words: str) -> Task:
+    return bench(name, seconds, "engine", "--cases", cases, "--seconds", "1", *words)
+
+
+def sweep(name: str, seconds: int, spec: str, *settings: str) -> Task:
+    """A real sweep of ``experiments``, of whose numbers tables are made; through Ray where it is installed."""
+    program = "import sys; from orchestrator.cli.main import main; main(sys.argv[1:])"
+    chosen = [word for setting in ("mlflow.enabled=false", *settings) for word in ("--set", setting)]
+    where = [] if find_spec("ray") else ["--in-process"]
+    words = ("-c", program, "run", f"experiments/{spec}.yaml", "--results", "{out}/results", *chosen, *where)
+    return Task(name=name, seconds=seconds, words=words, measures=False, needs_data=True)
+
+
+def tasks() -> list[Task]:
+    """Every command, the most telling first."""
+    third, tenth = "resources.gpu_fraction=0.33", "resources.gpu_fraction=0.1"
+    seeds = f"seeds={list(range(12))}"
+    one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
+    return [
+        Task(name="parity", seconds=250, words=("-m", "pytest", "tests/deyo", "-m", "gpu", "-q"), measures=False),
+        sweep("colored-mnist", 300, "colored_mnist", third),
+        engine("bn", 240, "resnet50-bn:64:4:tf32,resnet50-bn:64:4:bf16", "--profile"),
+        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
+        bench("sweep-bf16", 300, "sweep", "--precision", "bf16"),
+        bench("augmentation", 90, "augmentation", "--networks", "resnet50-bn", "--seconds", "1"),
+        engine("methods", 300, "resnet50-bn:64:4:tf32:tent+eata+sar"),
+        engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),
+        sweep("imagenet-sample", 120, "imagenet_sample_c", "resources.gpu_fraction=0.5"),
+        sweep("small-card", 60, "imagenet_sample_c", "name=small-card", tenth, "resources.group_size=24", *one),
+        bench("feeding", 60, "feeding"),
+        bench("sweep-tf32", 300, "sweep"),
+        engine("stem", 150, "resnet50-bn:64:4:bf16", "--ways", "plain-stem"),
+        bench(
+            "accuracy-cifar",
+            400,
+            "accuracy",
+            *("--data", "{data}", "--sets", "cifar", "--corruptions", "15", "--seeds", "3"),
+            *("--max-images", "5000", "--group-size", "15"),
+            needs_data=True,
+            measures=False,
+        ),
+        sweep("cifar-wild", 500, "cifar10_wild", third),
+        bench("corruptions", 45, "corruptions"),
+        bench("estimate", 120, "estimate", "--set", "resources.group_size=3"),
+        engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
+    ]
+
+
+class Lanes:
+    """The GPUs and what is left to do on them."""
+
+    def __init__(self, todo: Iterable[Task], options: argparse.Namespace) -> None:
+        self.todo, self.options = deque(todo), options
+        self.end = time.monotonic() + options.seconds
+        self.lock = threading.Lock()
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def next(self, kinds: Sequence[bool]) -> Task | None:
+        """The first task that fits, of those that measure (True), that do not (False), or both."""
+        with self.lock:
+            for task in self.todo:
+                if task.seconds * self.options.patience <= self.left and task.measures in kinds:
+                    self.todo.remove(task)
+                    return task
+            return None
+
+    def work(self, gpu: str, *turns: Sequence[bool]) -> None:
+        """Run tasks of the first kinds on ``gpu`` as long as there are some, then those of the next."""
+        for kinds in turns:
+            while (task := self.next(kinds)) is not None:
+                self.run(task, gpu)
+
+    def run(self, task: Task, gpu: str) -> None:
+        out = Path(self.options.out).resolve()
+        words = [word.format(out=out, data=self.options.data) if "{" in word else word for word in task.words]
+        start = time.monotonic()
+        print(f"GPU {gpu}: {task.name} starts, {self.left:.0f} s left", flush=True)
+        log = out / f"{task.name}.log"
+        with log.open("w") as file:
+            child = subprocess.Popen(
+                [sys.executable, *words], stdout=file, stderr=subprocess.STDOUT, env=self.environment(gpu)
+            )
+            code = self.wait(child)
+        last = [line for line in log.read_text(errors="replace").splitlines() if "Warning" not in line][-TAIL:]
+        with self.lock:
+            print(f"GPU {gpu}: {task.name} took {time.monotonic() - start:.0f} s, exit {code}", flush=True)
+            print("\n".join("    " + line[:220] for line in last), flush=True)
+
+    def wait(self, child: subprocess.Popen) -> int:
+        """Until it ends; interrupted, then killed, when the time is over."""
+        for patience, number in ((max(1.0, self.left), signal.SIGINT), (8, signal.SIGKILL)):
+            try:
+                return child.wait(patience)
+            except subprocess.TimeoutExpired:
+                child.send_signal(number)
+        return child.wait()
+
+    def environment(self, gpu: str) -> dict[str, str]:
+        found = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        if self.options.data:
+            data = Path(self.options.data).resolve()
+            found |= {name: str(data / folder) for name, folder in FOLDERS.items()}
+        return found
+
+
+def lanes_for(gpus: Sequence[str]) -> list[tuple[str, Sequence[bool], ...]]:
+    """(GPU, the kinds that it takes first, those after them). Two that measure nothing share the last of several."""
+    if len(gpus) == 1:
+        return [(gpus[0], (True, False))]
+    return [*((gpu, (True,), (False,)) for gpu in gpus[:-1]), (gpus[-1], (False,)), (gpus[-1], (False,))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=560, help="when everything ends")
+    parser.add_argument("--out", default="figures")
+    parser.add_argument("--data", help="folder with mnist, cifar10_jpeg, imagenet_sample and weights")
+    parser.add_argument("--only", help="names, joined by commas")
+    parser.add_argument("--skip", default="", help="names, joined by commas")
+    parser.add_argument("--gpus", help="numbers, joined by commas (default: all that are seen)")
+    parser.add_argument("--patience", type=float, default=0.6, help="start what takes so much of its estimate at least")
+    parser.add_argument("--list", action="store_true", help="print the commands and do nothing")
+    options = parser.parse_args()
+    chosen = [task for task in tasks() if task.name in (options.only or task.name).split(",")]
+    chosen = [t for t in chosen if t.name not in options.skip.split(",") and (options.data or not t.needs_data)]
+    if options.list:
+        print("\n".join(f"{task.name:16} {task.seconds:4} s  {' '.join(task.words)}" for task in chosen))
+        return
+    gpus = options.gpus.split(",") if options.gpus else seen_gpus()
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    lanes = Lanes(chosen, options)
+    threads = [threading.Thread(target=lanes.work, args=lane) for lane in lanes_for(gpus)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("not started: " + (", ".join(task.name for task in lanes.todo) or "nothing"))
+
+
+def seen_gpus() -> list[str]:
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())] or [""]
+
+
+if __name__ == "__main__":
+    main()
