@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from deyo.arriving import Arriving
+from deyo.benchmarks import default_cache
 from deyo.fast import MethodPool
 from deyo.types import Benchmark, ImageSet, Network
 from orchestrator import engine, provenance
@@ -92,6 +93,7 @@ class WorkerState:
             self.device_name = properties.name
             self.device_uuid = str(properties.uuid)
             self.images = Resident(self.image_share * properties.total_memory)
+            keep_compiled_code(self.cache or default_cache())
         self.stamps: Mapping[str, Any] = provenance.stamps(str(self.device), self.device_name)
 
     def check_device(self) -> None:
@@ -186,6 +188,11 @@ class WorkerState:
             return 1
         there = isinstance(images.pixels, torch.Tensor | Arriving)
         return float(np.prod(images.pixels.shape)) if there else 0.0
+
+
+def keep_compiled_code(cache: Path) -> None:
+    """Let the compiler keep its results in ``cache``, unless the user has said where: by default they go with /tmp."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
 
 
 def execute(task: Task, state: WorkerState) -> Iterator[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from orchestrator.types import (
     RunFinished,
     TaskEnded,
 )
-from orchestrator.worker import Resident, WorkerState, WrongDeviceError, execute
+from orchestrator.worker import Resident, WorkerState, WrongDeviceError, execute, keep_compiled_code
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +202,17 @@ def test_a_changed_device_is_noticed(state: WorkerState, monkeypatch: pytest.Mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(WrongDeviceError, match="CUDA_VISIBLE_DEVICES"):
         list(execute(group((), {}), state))
+
+
+def test_compiled_code_is_kept_with_the_cache_unless_it_has_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    keep_compiled_code(tmp_path)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compiled_code(tmp_path)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
 
 
 def test_a_sweep_in_process(state: WorkerState) -> None:
