@@ -34,9 +34,6 @@ class Arriving:
     def __getitem__(self, indices: Any) -> np.ndarray:
         return self.host[indices]
 
-    def __len__(self) -> int:
-        return len(self.host)
-
     def copy(self) -> None:
         """Copy everything; ``resident`` is set at the end."""
         if self._tensor.is_cuda:

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deyo.graphed import OTHERS_GO_ON, GraphedFunction
+from deyo.graphed import OTHERS_GO_ON, GraphedFunction, warm_up
 from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
 from deyo.methods.memo import MEMO
 from deyo.types import Method, MethodContext, StepReport
 
-WARM_UP_STEPS = 2
 INDUCTOR: dict[str, bool] = {}
 FUSE_PARTS = True
 """Compile a method's ``fused`` parts too: some 100 small kernels a step become a few."""
@@ -152,14 +151,9 @@ class GraphRunner:
             self.segments.append(Segment(graph, decision, copy.copy(method.report), method.logits))
 
     def _warm_up(self, method: LockstepMethod, stream: torch.cuda.Stream) -> None:
-        """Run whole steps on ``stream`` (compilation, library handles, autotuning), leaving the state as it was."""
+        """Run whole steps on ``stream``, leaving the state as it was."""
         before = method.state_dict()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_STEPS):
-                for _ in method.stages(self.pixels):
-                    pass
-        torch.cuda.current_stream().wait_stream(stream)
+        warm_up(lambda: list(method.stages(self.pixels)), stream)
         method.load_state_dict(before)
 
 

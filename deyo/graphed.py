@@ -14,6 +14,15 @@ OTHERS_GO_ON = "thread_local"
 Function = Callable[..., tuple[Tensor, ...]]
 
 
+def warm_up(run: Callable[[], object], stream: torch.cuda.Stream) -> None:
+    """Call ``run`` on ``stream`` before it is captured there: compilation, library handles, autotuning."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP_CALLS):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 class GraphedFunction:
     """``function`` of tensors, without state, whose calls replay what the first one captured.
 
@@ -41,11 +50,7 @@ class GraphedFunction:
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self.inputs = tuple(given.clone() for given in inputs)
         stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_CALLS):
-                self.captured(*self.inputs)
-        torch.cuda.current_stream().wait_stream(stream)
+        warm_up(lambda: self.captured(*self.inputs), stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode=OTHERS_GO_ON):
             self.outputs = self.captured(*self.inputs)

@@ -59,6 +59,7 @@ class _Feed:
         self.device = device
         self.batch_size = streams[0].batch_size
         self.resident: list[Tensor] | None = None
+        self.shared: Tensor | None = None
         self.arriving = any(isinstance(s.images.pixels, Arriving) for s in streams)
         self._look_for_residents()
         self.ahead: tuple[int, Future[Tensor]] | None = None
@@ -68,7 +69,7 @@ class _Feed:
         """uint8 [R, B, 3, H, W] (channels last in memory)."""
         if self.resident is None and self.arriving:
             self._look_for_residents()
-        batch = self._host_batch(step) if self.resident is None else self._resident_batch(self.resident, step)
+        batch = self._host_batch(step) if self.resident is None else self._resident_batch(step)
         return batch.permute(0, 1, 4, 2, 3)
 
     def indices(self, stream: Stream, step: int) -> np.ndarray:
@@ -93,13 +94,14 @@ class _Feed:
         there = [pixels for pixels in found if pixels is not None]
         if len(there) == len(found):
             self.resident = there
+            self.shared = there[0] if all(pixels is there[0] for pixels in there) else None
             self.orders = torch.from_numpy(np.stack([s.order for s in self.streams])).to(there[0].device)
 
-    def _resident_batch(self, sources: Sequence[Tensor], step: int) -> Tensor:
+    def _resident_batch(self, step: int) -> Tensor:
         indices = self.orders[:, step * self.batch_size : (step + 1) * self.batch_size]
-        if all(pixels is sources[0] for pixels in sources):
-            return sources[0][indices]
-        return torch.stack([pixels[row] for pixels, row in zip(sources, indices)])
+        if self.shared is not None:
+            return self.shared[indices]
+        return torch.stack([pixels[row] for pixels, row in zip(self.resident or (), indices)])
 
     def _host_batch(self, step: int) -> Tensor:
         if self.thread is None:

@@ -107,8 +107,7 @@ class RunGroupNorm(RunNorm):
         # What is left after taking a value of the map away is small against the spread, so that squares do not cancel.
         origin = wide[:, :, :1, :1].detach()
         centred, area = wide - origin, x.shape[2] * x.shape[3]
-        offset = centred.sum((2, 3)) / area
-        spread = (centred.square().sum((2, 3)) / area - offset.square()).clamp(min=0)
+        offset, spread = moments(centred, (2, 3), area)
         means = (origin.flatten(1) + offset).unflatten(1, (self.num_groups, -1))
         mean = means.mean(2, keepdim=True)
         within = spread.unflatten(1, (self.num_groups, -1)).mean(2, keepdim=True)
@@ -210,8 +209,7 @@ class RunBatchNorm(RunNorm):
             values = mask.sum(1, keepdim=True) * area
             centred = torch.where(mask.view(runs, -1, *[1] * (split.dim() - 2)), centred, 0)
         count = values.clamp(min=1).to(split.dtype)
-        offset = centred.sum(axes) / count
-        var = (centred.square().sum(axes) / count - offset.square()).clamp(min=0)
+        offset, var = moments(centred, axes, count)
         mean = origin + offset
         if area == 1:  # elsewhere a run always has two values or more
             mean = torch.where(values > 1, mean, origin)
@@ -232,6 +230,12 @@ class RunBatchNorm(RunNorm):
     def _along(value: Tensor, split: Tensor) -> Tensor:
         """[R, C] shaped to broadcast against [R, B, C, *map]."""
         return value.view(value.shape[0], 1, value.shape[1], *[1] * (split.dim() - 3))
+
+
+def moments(centred: Tensor, axes: tuple[int, ...], count: Tensor | int) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over ``axes`` of ``count`` values in one pass, their mean being small for their spread."""
+    mean = centred.sum(axes) / count
+    return mean, (centred.square().sum(axes) / count - mean.square()).clamp(min=0)
 
 
 def reshaped(fresh: Tensor, like: Tensor) -> Tensor:

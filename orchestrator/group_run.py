@@ -234,7 +234,7 @@ def _method(
         return engine.create_method(config.method, context, settings)
     columns = None if benchmark.class_columns is None else tuple(benchmark.class_columns)
     images = len(runs) * steps * config.batch_size * getattr(settings[0], "views", 1)
-    compile = images * (benchmark.image_size or 224) ** 2 >= COMPILE_FROM_PIXELS
+    compile = images * benchmark.image_size**2 >= COMPILE_FROM_PIXELS
     key = (network.sha256, columns, benchmark.image_size)
     return state.methods.get(config.method, context, settings, key=key, compile=compile)
 

@@ -23,14 +23,13 @@ from typing import Any
 from unittest.mock import patch
 
 from deyo.corruptions import CORRUPTIONS
-from experiments.benchmarks.record import add_device, heading, parser_for, save
+from experiments.benchmarks.record import add_device, data_environment, heading, parser_for, save
 
 METHODS = ["no-adapt", "tent", "eata", "sar", "deyo"]
 PROFILES = ("float32", "graphs", "tf32", "bf16")
 WITHIN = 0.1
 BN = "file:cifar10_resnet20-12fca82f.safetensors@cifar-resnet20"
 GN = "file:cifar10_resnet26_gn_memo.safetensors@cifar-resnet26-gn"
-FOLDERS = {"colored-mnist": "mnist", "cifar10-jpeg": "cifar10_jpeg"}
 
 
 def sets(gpu: bool, corruptions: list[str]) -> dict[str, dict[str, Any]]:
@@ -139,9 +138,7 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         options.max_images = options.max_images or 1000
     if options.data:
-        data = Path(options.data).resolve()
-        os.environ |= {f"DEYO_DATA_{b.upper().replace('-', '_')}": str(data / f) for b, f in FOLDERS.items()}
-        os.environ["DEYO_WEIGHTS"] = str(data / "weights")
+        os.environ |= data_environment(options.data)
     real = ["colored-mnist", "cifar"] if options.data else []
     chosen = options.sets.split(",") if options.sets else ["digits", *real]
     print(heading(options.device), flush=True)

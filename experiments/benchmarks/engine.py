@@ -16,6 +16,7 @@ import contextlib
 import gc
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -275,20 +276,15 @@ def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
-    events = sorted(profiler.key_averages(), key=lambda e: -e.device_time_total)
-    total = sum(e.device_time_total for e in events) / steps / 1000
-    print(f"kernels {total:.2f} ms a step", flush=True)
-    kinds: dict[str, float] = {}
-    for event in events:
-        kinds[kind_of(event.key)] = kinds.get(kind_of(event.key), 0.0) + event.device_time_total / steps / 1000
-    print(
-        "  " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in sorted(kinds.items(), key=lambda k: -k[1])), flush=True
-    )
-    for event in events[:30]:
-        print(
-            f"  {event.device_time_total / steps / 1000:7.3f} ms {event.count // steps:5d}x {event.key[:110]}",
-            flush=True,
-        )
+    times = {event.key: event.device_time_total / steps / 1000 for event in profiler.key_averages()}
+    counts = {event.key: event.count // steps for event in profiler.key_averages()}
+    kinds: Counter[str] = Counter()
+    for kernel, milliseconds in times.items():
+        kinds[kind_of(kernel)] += milliseconds
+    print(f"kernels {sum(times.values()):.2f} ms a step", flush=True)
+    print("  " + ", ".join(f"{name} {milliseconds:.2f} ms" for name, milliseconds in kinds.most_common()), flush=True)
+    for kernel, milliseconds in sorted(times.items(), key=lambda item: -item[1])[:30]:
+        print(f"  {milliseconds:7.3f} ms {counts[kernel]:5d}x {kernel[:110]}", flush=True)
 
 
 def kind_of(kernel: str) -> str:

@@ -22,14 +22,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks.record import data_environment
 
 TAIL = 14
-FOLDERS = {
-    "DEYO_WEIGHTS": "weights",
-    "DEYO_DATA_COLORED_MNIST": "mnist",
-    "DEYO_DATA_CIFAR10_JPEG": "cifar10_jpeg",
-    "DEYO_DATA_IMAGE_FOLDER": "imagenet_sample",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +148,10 @@ class Lanes:
 
     def environment(self, gpu: str) -> dict[str, str]:
         found = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-        if self.options.data:
-            data = Path(self.options.data).resolve()
-            found |= {name: str(data / folder) for name, folder in FOLDERS.items()}
-        return found
+        return found | (data_environment(self.options.data) if self.options.data else {})
 
 
-def lanes_for(gpus: Sequence[str]) -> list[tuple[str, Sequence[bool], ...]]:
+def lanes_for(gpus: Sequence[str]) -> list[tuple[Any, ...]]:
     """(GPU, the kinds that it takes first, those after them). Two that measure nothing share the last of several."""
     if len(gpus) == 1:
         return [(gpus[0], (True, False))]

@@ -12,6 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+DATA_FOLDERS = {
+    "DEYO_WEIGHTS": "weights",
+    "DEYO_DATA_COLORED_MNIST": "mnist",
+    "DEYO_DATA_CIFAR10_JPEG": "cifar10_jpeg",
+    "DEYO_DATA_IMAGE_FOLDER": "imagenet_sample",
+}
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pyarrow", "ray", "mlflow")
 
 
@@ -38,6 +44,11 @@ def card_of(device: str) -> str:
         return torch.cuda.get_device_name() + (f" (1 of {count})" if count > 1 else "")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"CPU {platform.machine()}, {cores} cores"
+
+
+def data_environment(data: str | Path) -> dict[str, str]:
+    """The variables by which benchmarks and networks find real data, for a folder that holds it."""
+    return {name: str(Path(data).resolve() / folder) for name, folder in DATA_FOLDERS.items()}
 
 
 def versions() -> dict[str, str]:

@@ -90,7 +90,7 @@ def test_what_reporting_measures_selects_every_sample() -> None:
     assert method.report.passed_both.all()
 
 
-def test_lanes_give_each_gpu_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_give_each_gpu_one_command_at_a_time(tmp_path: Path) -> None:
     """Two GPUs: measurements have the first to themselves; what does not fit into the time is left."""
     import argparse
     from threading import Thread
