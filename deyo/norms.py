@@ -233,7 +233,7 @@ class RunBatchNorm(RunNorm):
 
 
 def moments(centred: Tensor, axes: tuple[int, ...], count: Tensor | int) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance over ``axes`` of ``count`` values in one pass, their mean being small for their spread."""
+    """Mean and biased variance over ``axes`` of ``count`` values in one pass; their mean is small for their spread."""
     mean = centred.sum(axes) / count
     return mean, (centred.square().sum(axes) / count - mean.square()).clamp(min=0)
 
