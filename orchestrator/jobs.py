@@ -1,4 +1,4 @@
-"""Sweeps as Ray Jobs: submitted from a laptop, they go on when it is closed. One job a sweep."""
+"""Sweeps as Ray Jobs: submitted from a laptop, they go on when it is closed. One running job a sweep."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,21 @@ ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepJob:
+    """A sweep's Ray Job: its id, its state, where it writes (``""``: not said), what Ray says of it."""
+
+    name: str
+    state: str
+    results: str = ""
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
 class Submitted:
     """A sweep's job; ``attached`` if it was running already."""
 
@@ -38,13 +54,17 @@ class Submitted:
     attached: bool
 
 
-REPLACE_SECONDS = 60.0
-"""How long Ray may take to forget the sweep's job before this one."""
+SUBMIT_SECONDS = 60.0
+"""How long to go on if other laptops submit the same sweep at the same moment."""
 
 
-def submission_id(sweep: str) -> str:
-    """The job of a sweep: submitting it again finds it."""
-    return f"deyo-sweep-{sweep}"
+def submission_id(sweep: str, number: int = 1) -> str:
+    """The ``number``-th job of a sweep.
+
+    Ray watches a job for a second or two after its end, by its id: a job that took the id of the one before it
+    would be marked failed by that watch. The sign before the number stands in no sweep's name.
+    """
+    return f"deyo-sweep-{sweep}" if number == 1 else f"deyo-sweep-{sweep}@{number}"
 
 
 def submit(
@@ -70,30 +90,24 @@ def submit(
             "the cluster's head can write, or s3://… or gs://…"
         )
     jobs = client(address, allow_insecure=allow_insecure)
-    name = submission_id(spec.name)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
     verb = "run" if retry is None else " ".join(["retry --failed", *(f"--where {shlex.quote(w)}" for w in retry)])
     command = f"{_ENTRY} {verb} {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
-    job = {
-        "entrypoint": command.strip(),
-        "submission_id": name,
-        "metadata": {"sweep": spec.name, "results": results},
-    }
-    until = time.monotonic() + REPLACE_SECONDS
+    job = {"entrypoint": command.strip(), "metadata": {"sweep": spec.name, "results": results}}
+    until = time.monotonic() + SUBMIT_SECONDS
     while True:
-        state = job_state(jobs, name)
-        if state is not None and state not in ENDED:
-            _check_results(jobs, name, results)
-            return Submitted(submission_id=name, attached=True)
-        if state is not None:
-            jobs.delete_job(name)
-        if _accepted(jobs, spec, job, may_wait=time.monotonic() < until):
+        number, last = _last_job(jobs, spec.name)
+        if last is not None and not last.ended:
+            _check_results(last, results)
+            return Submitted(submission_id=last.name, attached=True)
+        name = submission_id(spec.name, number + 1)
+        if _accepted(jobs, spec, {**job, "submission_id": name}, may_wait=time.monotonic() < until):
             return Submitted(submission_id=name, attached=False)
         time.sleep(0.5)
 
 
 def _accepted(jobs: Any, spec: SweepSpec, job: dict[str, Any], *, may_wait: bool) -> bool:
-    """Whether Ray took the job; not while it still knows a deleted one of that name, or another laptop was quicker."""
+    """Whether Ray took the job; not if another laptop was quicker."""
     variables = {**code_environment(), SUBMISSION_ID: job["submission_id"]}
     try:
         with _package(spec) as folder:
@@ -105,13 +119,12 @@ def _accepted(jobs: Any, spec: SweepSpec, job: dict[str, Any], *, may_wait: bool
     return True
 
 
-def _check_results(jobs: Any, name: str, results: str) -> None:
+def _check_results(running: SweepJob, results: str) -> None:
     """Raises ``ConfigError`` if the running job writes elsewhere: attaching would follow another sweep."""
-    there = (jobs.get_job_info(name).metadata or {}).get("results", results)
-    if there != results:
+    if running.results not in ("", results):
         raise ConfigError(
-            f"{name} is running and writes to {there}, not {results}: wait for it, cancel it, or give this sweep "
-            "a name of its own (--set name=NAME)"
+            f"{running.name} is running and writes to {running.results}, not {results}: wait for it, cancel it, or "
+            "give this sweep a name of its own (--set name=NAME)"
         )
 
 
@@ -141,15 +154,41 @@ def connect(address: str) -> Any:
         raise ClusterError(f"{address} takes no job: {str(error).strip().splitlines()[0][:300]}") from None
 
 
-def existing_job(jobs: Any, sweep: str, address: str) -> tuple[str, str]:
-    """The job of ``sweep`` and its state. Raises ``ConfigError`` if the cluster knows none."""
-    name = submission_id(sweep)
-    if (state := job_state(jobs, name)) is None:
+def last_job(jobs: Any, sweep: str) -> SweepJob | None:
+    """The job of ``sweep`` that was submitted last; None if the cluster knows none."""
+    return _last_job(jobs, sweep)[1]
+
+
+def _last_job(jobs: Any, sweep: str) -> tuple[int, SweepJob | None]:
+    """How many jobs of ``sweep`` the cluster has had, and the last one."""
+    named = re.compile(re.escape(submission_id(sweep)) + r"(?:@(\d+))?")
+    try:
+        listed = jobs.list_jobs()
+    except RuntimeError as error:
+        raise ClusterError(f"the jobs of {sweep} cannot be asked for: {error}") from error
+    matches = ((named.fullmatch(job.submission_id or ""), job) for job in listed)
+    number, last = max(((int(m[1] or 1), job) for m, job in matches if m), key=lambda n: n[0], default=(0, None))
+    return number, None if last is None else _sweep_job(last)
+
+
+def _sweep_job(details: Any) -> SweepJob:
+    return SweepJob(
+        name=details.submission_id,
+        state=str(details.status.value),
+        results=(details.metadata or {}).get("results", ""),
+        message=details.message or "",
+    )
+
+
+def existing_job(jobs: Any, sweep: str, address: str) -> SweepJob:
+    """The last job of ``sweep``. Raises ``ConfigError`` if the cluster knows none."""
+    if (found := last_job(jobs, sweep)) is None:
         raise ConfigError(
-            f"the cluster at {address} has no job {name}: `deyo-sweep submit SPEC --address {address}` starts it "
-            "(a head that was started anew has forgotten earlier jobs; `status` without --address reads the results)"
+            f"the cluster at {address} has no job {submission_id(sweep)}: `deyo-sweep submit SPEC --address {address}` "
+            "starts it (a head that was started anew has forgotten earlier jobs; `status` without --address reads the "
+            "results)"
         )
-    return name, state
+    return found
 
 
 def job_state(jobs: Any, name: str) -> str | None:
@@ -171,30 +210,33 @@ def stop(jobs: Any, name: str, *, patience: float = 60.0) -> str:
     return state or "unknown"
 
 
-def follow(jobs: Any, name: str) -> Iterator[str]:
-    """What the job's driver prints, from its beginning, until it ends.
+def follow(jobs: Any, name: str, write: Callable[[str], object]) -> str:
+    """Write what the job's driver prints, from its beginning, until it ends; its last state.
 
-    Ray appends to the output of earlier jobs of the same name: those are left out.
+    Of a job that ended before its driver began, what Ray says of it.
     """
     shown: int | None = None
     while True:
         state = job_state(jobs, name)
-        text = "" if state == "PENDING" else jobs.get_job_logs(name)
-        if shown is None and text:
+        text = "" if state in ("PENDING", None) else jobs.get_job_logs(name)
+        if shown is None:
             shown = _begin(text)
         if shown is not None and len(text) > shown:
-            yield text[shown:]
+            write(text[shown:])
             shown = len(text)
         if state is None or state in ENDED:
-            return
+            break
         time.sleep(1.0)
+    if shown is None and state is not None:
+        write(f"{name} ended before it began: {jobs.get_job_info(name).message}\n")
+    return state or "unknown"
 
 
-def _begin(text: str) -> int:
-    """Where the output of the last job begins: after the line with which Ray announces it."""
-    announced = text.rfind(_ANNOUNCEMENT)
+def _begin(text: str) -> int | None:
+    """Where the driver's output begins: after the line with which Ray announces it; None if that is not there."""
+    announced = text.find(_ANNOUNCEMENT)
     line_end = text.find("\n", announced)
-    return 0 if announced < 0 else len(text) if line_end < 0 else line_end + 1
+    return None if min(announced, line_end) < 0 else line_end + 1
 
 
 def _refuse_open(address: str) -> None:

@@ -73,11 +73,11 @@ def _cancel_job(address: str, sweep: str, wait: float) -> None:
     from orchestrator import jobs
 
     asked = jobs.client(address)
-    name, state = jobs.existing_job(asked, sweep, address)
-    if state in jobs.ENDED:
-        typer.echo(f"{name} is not running ({state})")
+    job = jobs.existing_job(asked, sweep, address)
+    if job.ended:
+        typer.echo(f"{job.name} is not running ({job.state})")
         return
-    state = jobs.stop(asked, name, patience=wait)
-    typer.echo(f"{name}: {state}; `deyo-sweep submit` goes on where it was")
+    state = jobs.stop(asked, job.name, patience=wait)
+    typer.echo(f"{job.name}: {state}; `deyo-sweep submit` goes on where it was")
     if state not in jobs.ENDED:
         raise typer.Exit(1)

@@ -51,7 +51,5 @@ def _job(address: str, sweep: str, *, known: bool) -> str:
     from orchestrator import jobs
 
     asked = jobs.client(address)
-    if not known:
-        return " ".join(jobs.existing_job(asked, sweep, address))
-    name = jobs.submission_id(sweep)
-    return f"{name} {jobs.job_state(asked, name) or 'unknown to this cluster'}"
+    last = jobs.last_job(asked, sweep) if known else jobs.existing_job(asked, sweep, address)
+    return f"{last.name} {last.state}" if last else f"{jobs.submission_id(sweep)} unknown to this cluster"

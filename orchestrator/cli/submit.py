@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.watch import show
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
@@ -33,6 +34,7 @@ def submit(
     """Run a sweep on a cluster through Ray Jobs and return at once.
 
     Submitting a running sweep again attaches to it; submitting one that ended runs what is missing.
+    With --follow it exits with 1 if the job did not end well.
     """
     from deyo.types import ConfigError
     from orchestrator import jobs
@@ -41,8 +43,7 @@ def submit(
         raise ConfigError("submit needs the cluster's dashboard: --address http://HOST:8265")
     job = submit_job(options.load(spec, overrides, smoke), address, results, allow_insecure, skip_bad)
     if follow:
-        for text in jobs.follow(jobs.client(address, allow_insecure=allow_insecure), job):
-            typer.echo(text, nl=False)
+        show(jobs.client(address, allow_insecure=allow_insecure), job)
 
 
 def submit_job(

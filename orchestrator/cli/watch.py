@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,15 +27,13 @@ def watch(
 ) -> None:
     """Show a sweep's state as it changes, until it is over. Ctrl-C ends the watching, not the sweep.
 
-    With --address http://HOST:8265 it shows what the sweep's Ray Job prints.
+    With --address http://HOST:8265 it shows what the sweep's Ray Job prints, and exits with 1 if that did not end well.
     """
     if address:
         from orchestrator import jobs
 
         asked = jobs.client(address)
-        job, _ = jobs.existing_job(asked, sweep_without_results(sweep, overrides, smoke), address)
-        for text in jobs.follow(asked, job):
-            typer.echo(text, nl=False)
+        show(asked, jobs.existing_job(asked, sweep_without_results(sweep, overrides, smoke), address).name)
         return
     from orchestrator.monitor import standing
 
@@ -50,6 +48,16 @@ def watch(
         if found.over:
             return
         time.sleep(every)
+
+
+def show(asked: Any, job: str) -> None:
+    """Print what a job prints until it ends; raises ``typer.Exit`` with 1 unless it succeeded."""
+    from orchestrator import jobs
+
+    state = jobs.follow(asked, job, lambda text: typer.echo(text, nl=False))
+    if state != "SUCCEEDED":
+        typer.echo(f"{job}: {state}", err=True)
+        raise typer.Exit(1)
 
 
 def sweep_without_results(sweep: str, overrides: list[str], smoke: bool) -> str:

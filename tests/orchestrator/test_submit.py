@@ -126,8 +126,9 @@ def test_a_sweep_is_submitted_once_watched_and_gone_on_with(cluster: Cluster) ->
     assert done < 8
     assert "STOPPED" in cluster.sweep("status", "tiny", "--results", str(results), *to).stdout
     resumed = cluster.sweep("submit", spec, *to, "--results", str(results))
-    assert "was submitted" in resumed.stdout
+    assert "was submitted as deyo-sweep-tiny@2" in resumed.stdout
     watched = cluster.sweep("watch", spec, *to)
+    assert watched.returncode == 0
     assert "8 of 8 runs done" in watched.stdout, watched.stdout + watched.stderr
     assert open_results(str(results), "tiny").runs().num_rows == 8
 
@@ -155,18 +156,20 @@ def test_failed_runs_are_tried_again_through_jobs(cluster: Cluster) -> None:
     spec = str(write_spec(cluster.folder, **troubles(3, action="raise", once=str(cluster.folder))))
     await_end(cluster, spec)
     to = ("--address", cluster.dashboard)
-    assert cluster.sweep("submit", spec, *to, "--results", results, "--follow").returncode == 0
+    first = cluster.sweep("submit", spec, *to, "--results", results, "--follow")
+    assert first.returncode == 1, first.stdout + first.stderr  # as `run` does where runs failed
+    assert "3 to run" in first.stdout
     assert open_results(results, "tiny").runs().num_rows == 0
     one = cluster.sweep("retry", spec, "--failed", "--where", "seed=1", *to, "--results", results)
     assert "was submitted" in one.stdout, one.stderr
-    shown = cluster.sweep("watch", spec, *to).stdout
-    assert "1 to run" in shown
-    assert "3 to run" not in shown  # what the job before it printed is left out
+    shown = cluster.sweep("watch", spec, *to)
+    assert "1 to run" in shown.stdout, shown.stdout + shown.stderr
+    assert "3 to run" not in shown.stdout  # which the job before it printed
     rows = open_results(results, "tiny").runs(columns=["seed", "attempt"]).to_pylist()
     assert rows == [{"seed": 1, "attempt": 2}]
     rest = cluster.sweep("retry", "tiny", "--failed", *to, "--results", results)
     assert "was submitted" in rest.stdout, rest.stderr
-    cluster.sweep("watch", "tiny", *to)
+    assert cluster.sweep("watch", "tiny", *to).returncode == 0
     assert open_results(results, "tiny").runs().num_rows == 3
 
 
