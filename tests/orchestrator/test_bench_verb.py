@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -123,10 +125,13 @@ def test_a_lane_that_outlasts_the_time_is_interrupted(tmp_path: Path) -> None:
 
     from experiments.benchmarks import lanes
 
-    sleeper = lanes.Task(name="sleeper", seconds=0, words=("-c", "import time; time.sleep(60)"))
-    work = lanes.Lanes([sleeper], argparse.Namespace(seconds=2.0, out=str(tmp_path), data=None, patience=0.6))
-    work.work("0", (True,))
-    assert "KeyboardInterrupt" in (tmp_path / "sleeper.log").read_text()
+    work = lanes.Lanes([], argparse.Namespace(seconds=1000.0, out=str(tmp_path), data=None, patience=0.6))
+    words = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    work.end = 0.0
+    assert work.wait(child) != 0
+    assert "KeyboardInterrupt" in child.communicate()[1]
 
 
 def test_the_lanes_commands_are_ones_that_exist() -> None:
