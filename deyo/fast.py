@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deyo.graphed import OTHERS_GO_ON, GraphedFunction, warm_up
+from deyo.graphed import GraphedFunction, capturing, warm_up
 from deyo.methods import create_method
 from deyo.methods.base import LockstepMethod, run_stages
 from deyo.methods.memo import MEMO
@@ -104,6 +104,10 @@ class GraphRunner:
         if pixels.shape[1] != method.context.batch_size:
             self._run_plainly(method, pixels)
             return
+        with torch.cuda.device(pixels.device):
+            self._replay(method, pixels)
+
+    def _replay(self, method: LockstepMethod, pixels: Tensor) -> None:
         if self.pixels is None:
             self._capture(method, pixels)
         self.pixels.copy_(pixels)
@@ -135,26 +139,30 @@ class GraphRunner:
             setattr(owner, name, compiled)
 
     def _capture(self, method: LockstepMethod, pixels: Tensor) -> None:
-        if self.compile:
+        """Where this fails, the state of ``method`` is what it was, and the next step captures anew."""
+        if self.compile and not self.compiled:
             self._compile(method)
-        self.pixels = pixels.clone()
-        stream = torch.cuda.Stream()
-        self._warm_up(method, stream)
+        own = pixels.clone()
+        self._warm_up(method, own)
         pool = torch.cuda.graph_pool_handle()
-        stages: Iterator[Tensor | None] = itertools.chain(method.stages(self.pixels), [None])
+        stages: Iterator[Tensor | None] = itertools.chain(method.stages(own), [None])
+        segments: list[Segment] = []
         go_on: Tensor | None = None
-        while not self.segments or go_on is not None:
+        while not segments or go_on is not None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=OTHERS_GO_ON):
+            with capturing(graph, pool=pool):
                 go_on = next(stages)
             decision = None if go_on is None else Decision(go_on)
-            self.segments.append(Segment(graph, decision, copy.copy(method.report), method.logits))
+            segments.append(Segment(graph, decision, copy.copy(method.report), method.logits))
+        self.pixels, self.segments = own, segments
 
-    def _warm_up(self, method: LockstepMethod, stream: torch.cuda.Stream) -> None:
-        """Run whole steps on ``stream``, leaving the state as it was."""
+    def _warm_up(self, method: LockstepMethod, pixels: Tensor) -> None:
+        """Run whole steps, leaving the state as it was."""
         before = method.state_dict()
-        warm_up(lambda: list(method.stages(self.pixels)), stream)
-        method.load_state_dict(before)
+        try:
+            warm_up(lambda: list(method.stages(pixels)))
+        finally:
+            method.load_state_dict(before)
 
 
 class MethodPool:
@@ -162,6 +170,7 @@ class MethodPool:
 
     Capturing costs seconds and compiling up to minutes; putting other runs' settings, seeds and source weights
     into a captured method costs nothing. ``size`` methods are kept (their graphs hold device memory).
+    Whether a method is compiled hangs on its own group alone, so that its numbers do not hang on those before.
     """
 
     def __init__(self, size: int = 2) -> None:
@@ -175,17 +184,22 @@ class MethodPool:
         fresh = create_method(name, context, settings)
         if not can_accelerate(fresh):
             return fresh
-        place = (key, name, context.runs, context.batch_size, context.precision, _shaping(settings))
+        place = (key, name, context.runs, context.batch_size, context.precision, compile, _shaping(settings))
         kept = self._kept.get(place)
         if kept is None:
             self._make_room()
             kept = self._kept[place] = accelerate(fresh, compile=compile)
         elif isinstance(kept, MEMO):
-            kept.adopt(fresh)
+            if kept.adopt(fresh):
+                gc.collect()
+                torch.compiler.reset()
         else:
             transplant(fresh, kept)
         self._kept.move_to_end(place)
         return kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def clear(self) -> None:
         """Let go of all graphs and their memory."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +17,30 @@ OTHERS_GO_ON = "thread_local"
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-def warm_up(run: Callable[[], object], stream: torch.cuda.Stream) -> None:
-    """Call ``run`` on ``stream`` before it is captured there: compilation, library handles, autotuning."""
+@functools.cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def capture_stream() -> torch.cuda.Stream:
+    """The stream of the current device on which graphs are captured: each new one would get workspaces of cuBLAS."""
+    return _stream_of(torch.cuda.current_device())
+
+
+@contextlib.contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
+    """Capture what the block does; the thread's stream is the one before again, also where that fails."""
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=capture_stream(), capture_error_mode=OTHERS_GO_ON):
+            yield
+    finally:
+        torch.cuda.set_stream(before)
+
+
+def warm_up(run: Callable[[], object]) -> None:
+    """Call ``run`` where it is captured afterwards: compilation, library handles, autotuning."""
+    stream = capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_CALLS):
@@ -38,6 +63,10 @@ class GraphedFunction:
         self.outputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch.cuda.device(inputs[0].device):
+            return self._replay(inputs)
+
+    def _replay(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.graph is None:
             self._capture(inputs)
         if any(given.shape != own.shape for given, own in zip(inputs, self.inputs, strict=True)):
@@ -49,9 +78,8 @@ class GraphedFunction:
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self.inputs = tuple(given.clone() for given in inputs)
-        stream = torch.cuda.Stream()
-        warm_up(lambda: self.captured(*self.inputs), stream)
+        warm_up(lambda: self.captured(*self.inputs))
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode=OTHERS_GO_ON):
+        with capturing(graph):
             self.outputs = self.captured(*self.inputs)
         self.graph = graph

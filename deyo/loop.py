@@ -58,19 +58,17 @@ class _Feed:
         self.streams = streams
         self.device = device
         self.batch_size = streams[0].batch_size
-        self.resident: list[Tensor] | None = None
-        self.shared: Tensor | None = None
+        self.orders: Tensor | None = None
         self.arriving = any(isinstance(s.images.pixels, Arriving) for s in streams)
         self._look_for_residents()
-        self.ahead: tuple[int, Future[Tensor]] | None = None
-        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.resident is None else None
+        self.ahead: tuple[int, list[int], Future[Tensor]] | None = None
+        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.host else None
 
     def pixels(self, step: int) -> Tensor:
         """uint8 [R, B, 3, H, W] (channels last in memory)."""
-        if self.resident is None and self.arriving:
+        if self.host and self.arriving:
             self._look_for_residents()
-        batch = self._host_batch(step) if self.resident is None else self._resident_batch(step)
-        return batch.permute(0, 1, 4, 2, 3)
+        return self._batch(step).permute(0, 1, 4, 2, 3)
 
     def indices(self, stream: Stream, step: int) -> np.ndarray:
         return stream.order[step * self.batch_size : (step + 1) * self.batch_size]
@@ -90,30 +88,48 @@ class _Feed:
             self.thread.shutdown(cancel_futures=True)
 
     def _look_for_residents(self) -> None:
-        found = [_on_device(s.images.pixels) for s in self.streams]
-        there = [pixels for pixels in found if pixels is not None]
-        if len(there) == len(found):
-            self.resident = there
-            self.shared = there[0] if all(pixels is there[0] for pixels in there) else None
-            self.orders = torch.from_numpy(np.stack([s.order for s in self.streams])).to(there[0].device)
+        """``there``: each stream's images on the device; ``host``: the streams whose images are not there."""
+        self.there = [_on_device(s.images.pixels) for s in self.streams]
+        self.host = [run for run, pixels in enumerate(self.there) if pixels is None]
+        present = [pixels for pixels in self.there if pixels is not None]
+        if present and self.orders is None:
+            self.orders = torch.from_numpy(np.stack([s.order for s in self.streams])).to(present[0].device)
+        self.shared = present[0] if not self.host and all(pixels is present[0] for pixels in present) else None
 
-    def _resident_batch(self, step: int) -> Tensor:
+    def _batch(self, step: int) -> Tensor:
+        """uint8 [R, B, H, W, 3]."""
+        if self.orders is None:  # nothing is on the device yet
+            return self._from_host(step)[1]
         indices = self.orders[:, step * self.batch_size : (step + 1) * self.batch_size]
         if self.shared is not None:
             return self.shared[indices]
-        return torch.stack([pixels[row] for pixels, row in zip(self.resident or (), indices)])
+        parts: dict[int, Tensor] = {}
+        if self.host:
+            runs, sent = self._from_host(step)
+            parts = dict(zip(runs, sent))
+        for run, pixels in enumerate(self.there):
+            if run not in parts:
+                assert pixels is not None
+                parts[run] = pixels[indices[run]]
+        return torch.stack([parts[run] for run in range(len(self.streams))])
 
-    def _host_batch(self, step: int) -> Tensor:
+    def _from_host(self, step: int) -> tuple[list[int], Tensor]:
+        """Runs, among them all whose images are not on the device, and their batches, sent there."""
         if self.thread is None:
-            return self._gather(step).to(self.device)
-        ready = self.ahead[1].result() if self.ahead and self.ahead[0] == step else self._gather(step)
+            return self.host, self._gather(step, self.host).to(self.device)
+        if self.ahead is not None and self.ahead[0] == step:
+            runs, ready = self.ahead[1], self.ahead[2].result()
+        else:
+            runs, ready = self.host, self._gather(step, self.host)
         self.ahead = None
         if (step + 1) * self.batch_size < len(self.streams[0].order):
-            self.ahead = (step + 1, self.thread.submit(self._gather, step + 1))
-        return ready.to(self.device, non_blocking=True)
+            self.ahead = (step + 1, self.host, self.thread.submit(self._gather, step + 1, self.host))
+        return runs, ready.to(self.device, non_blocking=True)
 
-    def _gather(self, step: int) -> Tensor:
-        parts = [np.ascontiguousarray(s.images.pixels[self.indices(s, step)]) for s in self.streams]
+    def _gather(self, step: int, runs: Sequence[int]) -> Tensor:
+        """uint8 [len(runs), B, H, W, 3] on the host, pinned for a GPU."""
+        streams = [self.streams[run] for run in runs]
+        parts = [np.ascontiguousarray(s.images.pixels[self.indices(s, step)]) for s in streams]
         batch = torch.from_numpy(np.stack(parts) if len(parts) > 1 else parts[0][None])
         return batch.pin_memory() if self.thread is not None else batch
 

@@ -4,7 +4,7 @@ shape is destroyed, select and weight the samples to adapt on (methods.md §1.7,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,7 +102,6 @@ class DeYO(LockstepMethod):
         self.capturable = not (uses_augmix or self.entropy_copies)
         # With one run, only x' of the samples that passed the entropy filter need a forward; a graph cannot do that.
         self.gathers = context.runs == 1 and self.plpd_statistics != "batch" and not uses_augmix
-        self.draw_indices: Callable[[str, int, int, int], Tensor | None] = self._draw
 
     @classmethod
     def defaults(cls, situation: Situation) -> Mapping[str, Any]:
@@ -221,7 +220,7 @@ class DeYO(LockstepMethod):
             return [(next(iter(kinds)), None)]
         return [(kind, torch.tensor(runs, device=self.device)) for kind, runs in kinds.items()]
 
-    def _draw(self, kind: str, patches: int, batch: int, size: int) -> Tensor | None:
+    def draw_indices(self, kind: str, patches: int, batch: int, size: int) -> Tensor | None:
         return draw(kind, self.seeds, self.steps, batch=batch, size=size, patches=patches)
 
     def _weights(self, own: Tensor, plpd: Tensor) -> Tensor:

@@ -162,10 +162,10 @@ class MEMO:
         views = make(copies=settings.views).transpose(0, 1)
         together = self._images_at_once(pixels.shape[-1])
         images = self._normalize(pixels)
-        run = self._episode_of(settings, vectorised=together > 1)
         parts = []
         for start in range(0, len(pixels), together):
             inputs = views[start : start + together], images[start : start + together]
+            run = self._episode_of(settings, vectorised=together > 1, whole=len(inputs[0]) == together)
             if together > 1:
                 with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no vectorised form
                     parts.append(run(*inputs))
@@ -174,18 +174,31 @@ class MEMO:
                 parts.append(tuple(v.unsqueeze(0) for v in run(*one)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
-    def _episode_of(self, settings: MEMOSettings, *, vectorised: bool) -> Callable[..., tuple[Tensor, ...]]:
-        """``_episode`` with ``settings``, over many images at once if ``vectorised``; sped up if ``wrap`` is set."""
+    def _episode_of(
+        self, settings: MEMOSettings, *, vectorised: bool, whole: bool
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """``_episode`` with ``settings``, over many images at once if ``vectorised``.
+
+        Sped up if ``wrap`` is set, and it is a ``whole`` block: the shape that comes again and again.
+        """
+        episode = partial(self._episode, settings=settings)
+        plain = vmap(episode) if vectorised else episode
+        if self.wrap is None or not whole:
+            return plain
         place = settings, vectorised
         if place not in self.wrapped:
-            episode = partial(self._episode, settings=settings)
-            plain = vmap(episode) if vectorised else episode
-            self.wrapped[place] = plain if self.wrap is None else self.wrap(plain, compilable=not vectorised)
+            self.wrapped[place] = self.wrap(plain, compilable=not vectorised)
         return self.wrapped[place]
 
-    def adopt(self, fresh: MEMO) -> None:
-        """Go on as ``fresh``, a MEMO of the same network and precision: its runs, settings and seeds."""
+    def adopt(self, fresh: MEMO) -> bool:
+        """Go on as ``fresh``, a MEMO of the same network and precision: its runs, settings and seeds.
+
+        Graphs of other settings hold memory and are let go; whether there were any.
+        """
+        before = len(self.wrapped)
+        self.wrapped = {place: run for place, run in self.wrapped.items() if place[0] in fresh.settings}
         self.context, self.settings, self.seeds, self.steps = fresh.context, fresh.settings, fresh.seeds, fresh.steps
+        return len(self.wrapped) < before
 
     def _episode(self, views: Tensor, image: Tensor, *, settings: MEMOSettings) -> tuple[Tensor, Tensor]:
         """One image: views [N, 3, H, W], image [3, H, W] -> logits [C] after the steps, and whether they count."""

@@ -93,6 +93,17 @@ def test_images_that_arrive_in_the_middle_change_no_number(arrives_after: int) -
         np.testing.assert_array_equal(one.entropy, other.entropy)
 
 
+def test_images_on_the_device_beside_images_that_stay_on_the_host() -> None:
+    images, other = image_set(), image_set()
+    there = dataclasses.replace(images, pixels=torch.from_numpy(images.pixels))
+    both = [stream(0, images=other), stream(1, images=there), stream(2, images=other)]
+    found = list(adapt(method(3), both))
+    expected = list(adapt(method(3), [stream(s, images=images) for s in range(3)]))
+    for one, other_one in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.index, other_one.index)
+        np.testing.assert_array_equal(one.entropy, other_one.entropy)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_all_images_arrive_on_a_gpu() -> None:

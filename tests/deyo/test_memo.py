@@ -286,3 +286,33 @@ def test_memo_helps_its_own_network_on_real_images() -> None:
     none = create_method("no-adapt", memo.context, [settings_class("no-adapt")()])
     accuracy = [float((m.step(pixels)[0].argmax(1) == label).float().mean()) for m in (none, memo)]
     assert accuracy[1] > accuracy[0] + 0.1
+
+
+def test_graphs_of_settings_that_are_no_longer_wanted_are_let_go() -> None:
+    network = network_for("network_gn")[0]
+    pixels = rgb(network_for("network_gn")[1].reshape(-1, 32, 32)[:2])
+    kept = make(network, [Settings(views=2, learning_rate=0.1)])
+    kept.wrap = lambda function, compilable: function
+    for rate in (0.2, 0.3, 0.3):
+        kept.step(pixels)
+        fresh = make(network, [Settings(views=2, learning_rate=rate)])
+        assert kept.adopt(fresh) == (kept.settings[0] not in [s for s, _ in kept.wrapped])
+        assert all(settings.learning_rate == rate for settings, _ in kept.wrapped)
+        assert torch.equal(kept.step(pixels), fresh.step(pixels))
+        assert [settings.learning_rate for settings, _ in kept.wrapped] == [rate]
+
+
+def test_only_whole_blocks_of_images_go_through_what_is_made_fast() -> None:
+    network = network_for("network_gn")[0]
+    pixels = rgb(network_for("network_gn")[1].reshape(-1, 32, 32)[:5])
+    plain = make(network, [Settings(views=2)], options={"memo_images_at_once": 2})
+    fast = make(network, [Settings(views=2)], options={"memo_images_at_once": 2})
+    seen: list[int] = []
+
+    def wrap(function, compilable):
+        assert not compilable
+        return lambda *inputs: seen.append(len(inputs[0])) or function(*inputs)
+
+    fast.wrap = wrap
+    assert torch.equal(fast.step(pixels), plain.step(pixels))
+    assert seen == [2, 2]

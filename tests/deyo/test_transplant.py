@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from parity_cases import network_for, rgb
 
-from deyo.fast import GraphRunner, _shaping, transplant
+from deyo import fast
+from deyo.fast import GraphRunner, MethodPool, _shaping, transplant
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network
 
@@ -68,3 +71,54 @@ def test_a_short_batch_is_run_plainly_and_never_captured() -> None:
     assert torch.equal(method.step(pixels), plain.step(pixels))
     assert torch.equal(method.network.theta, plain.network.theta)
     assert method.runner.pixels is None
+
+
+@pytest.mark.parametrize("name", ["tent", "eata", "sar", "deyo"])
+def test_a_method_goes_with_its_last_holder(name: str) -> None:
+    """Without waiting for Python's collector of cycles: a copy of the network goes with it."""
+    method = build(name, network_for("network_bn")[0], [0])
+    method.step(rgb(network_for("network_bn")[1].reshape(-1, 32, 32)[:16]))
+    held = weakref.ref(method)
+    gc.disable()
+    try:
+        del method
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_a_capture_that_fails_leaves_the_state_and_the_next_step_captures_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = build("tent", network_for("network_gn")[0], [0])
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    pixels = rgb(network_for("network_gn")[1].reshape(-1, 32, 32)[:16])
+
+    def full(run: Any) -> None:
+        run()
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(fast, "warm_up", full)
+    runner = GraphRunner(compile=False)
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            runner._capture(method, pixels)
+        assert runner.pixels is None
+        assert not runner.segments
+    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+
+
+def test_whether_a_method_is_compiled_hangs_on_its_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "can_accelerate", lambda method: True)
+    network, pool = network_for("network_gn")[0], MethodPool()
+    context = MethodContext(network=network, seeds=[0], batch_size=16, precision="float64")
+    settings = [settings_class("tent")(learning_rate=0.02)]
+
+    def get(compile: bool) -> Any:
+        return pool.get("tent", context, settings, key="n", compile=compile)
+
+    plain, compiled = get(False), get(True)
+    assert not plain.runner.compile
+    assert compiled.runner.compile
+    assert get(False) is plain
+    assert get(True) is compiled
