@@ -184,16 +184,22 @@ def _advance(
         if more and time.monotonic() - last_checkpoint >= task.checkpoint_seconds:
             yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
             last_checkpoint = time.monotonic()
+    memory = state.memory_of(method)
     for member in members:
         yield from member.take_rows()
-        row = _row(member, state, network, clock.seconds / len(filled), len(filled))
+        row = _row(member, state, network, clock.seconds / len(filled), len(filled), memory)
         yield RunFinished(run_id=member.run.run_id, row={**row, "started_at": started_at})
 
 
-def _row(member: Member, state: WorkerState, network: Network, seconds: float, width: int) -> dict[str, Any]:
-    """The finished run's columns, but for its identity and axes, which the driver knows."""
+def _row(
+    member: Member, state: WorkerState, network: Network, seconds: float, width: int, memory: tuple[int, int]
+) -> dict[str, Any]:
+    """The finished run's columns, but for its identity and axes, which the driver knows.
+
+    ``memory``: peak bytes of the whole process and of the group alone.
+    """
     summary = member.metrics.summary()
-    peak, resident = state.memory_peak()
+    peak, of_group = memory
     total = member.seconds + seconds
     return {
         **state.stamps,
@@ -203,7 +209,7 @@ def _row(member: Member, state: WorkerState, network: Network, seconds: float, w
         "decode_seconds": member.decode_seconds,
         "images_per_second": summary["images"] / total if total > 0 else None,
         "peak_memory_bytes": peak,
-        "group_memory_bytes": peak - resident,
+        "group_memory_bytes": of_group,
         "group_size": width,
         "finished_at": provenance.now(),
         "weights_sha256": network.sha256,

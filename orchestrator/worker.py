@@ -6,34 +6,31 @@ GPU, where they fit). It knows neither the result store nor MLflow.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 
-from deyo.arriving import Arriving
 from deyo.benchmarks import default_cache
 from deyo.fast import MethodPool
-from deyo.types import Benchmark, ImageSet, Network
+from deyo.types import Benchmark, ImageSet, Method, Network
 from orchestrator import engine, provenance
 from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import read_artifact
+from orchestrator.gpu_images import GpuImages
 from orchestrator.grouping import images_key, network_key
 from orchestrator.rows import canonical
 from orchestrator.types import Artifact, GroupTask, Message, PretrainTask, ProbeTask, RunConfig, Task
 
 T = TypeVar("T")
-
-
-ARRIVING_BYTES = 2**27
-"""Image sets from this size on are copied to the GPU while runs already go."""
 
 
 class WrongDeviceError(RuntimeError):
@@ -70,20 +67,25 @@ class Resident(Generic[T]):
 class WorkerState:
     """A worker's device and what it keeps between tasks.
 
-    ``image_share`` is the part of a GPU's memory for resident images; on a CPU they stay where the benchmark
-    keeps them (memory-mapped).
+    ``gpu_share`` is the part of the GPU that is the worker's own, and ``image_share`` the part of that for resident
+    images; on a CPU they stay where the benchmark keeps them (memory-mapped). ``group_memory`` holds for each captured
+    method the most bytes that one of its groups took: only the first one, which captures, shows them. ``broken`` says
+    that the process cannot be used again.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     cache: Path | None = None
+    gpu_share: float = 1.0
     image_share: float = 0.35
     device_uuid: str = ""
     visible_devices: str | None = None
     benchmarks: Resident[Benchmark] = field(default_factory=lambda: Resident(4))
     networks: Resident[Network] = field(default_factory=lambda: Resident(3))
-    images: Resident[ImageSet] = field(default_factory=lambda: Resident(64))
+    images: Resident[ImageSet] | GpuImages = field(default_factory=lambda: Resident(64))
     methods: MethodPool = field(default_factory=MethodPool)
     fisher_kept: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+    group_memory: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
+    broken: bool = False
 
     def __post_init__(self) -> None:
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -92,7 +94,7 @@ class WorkerState:
             properties = torch.cuda.get_device_properties(self.device)
             self.device_name = properties.name
             self.device_uuid = str(properties.uuid)
-            self.images = Resident(self.image_share * properties.total_memory)
+            self.images = GpuImages(self.device, self.image_share * self.gpu_share * properties.total_memory)
             keep_compiled_code(self.cache or default_cache())
         self.stamps: Mapping[str, Any] = provenance.stamps(str(self.device), self.device_name)
 
@@ -139,12 +141,9 @@ class WorkerState:
         """The images of ``config``'s stream, on the GPU if they fit into its share."""
 
         def make() -> ImageSet:
-            found = engine.images_for(
-                benchmark, config.scenario, config.corruption, config.severity, config.corruptions
-            )
-            return self._resident(found)
+            return engine.images_for(benchmark, config.scenario, config.corruption, config.severity, config.corruptions)
 
-        return self.images.get((images_key(config), config.scenario), make, self._bytes)
+        return self.images.get((images_key(config), config.scenario), make)
 
     def memory_peak(self) -> tuple[int, int]:
         """Peak bytes since ``reset_peak`` and how much of that is resident images."""
@@ -152,6 +151,14 @@ class WorkerState:
             return torch.cuda.max_memory_allocated(self.device), int(self.images.used)
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, 0
+
+    def memory_of(self, method: Method) -> tuple[int, int]:
+        """Peak bytes of ``method``'s group: in all, and without resident images."""
+        peak, resident = self.memory_peak()
+        own = peak - resident
+        if self.device.type == "cuda" and isinstance(method, Hashable):
+            own = self.group_memory[method] = max(own, self.group_memory.get(method, 0))
+        return own + resident, own
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
@@ -162,32 +169,17 @@ class WorkerState:
             torch.cuda.synchronize(self.device)
 
     def recover(self) -> None:
-        """After a failed task: let go of what may hold memory."""
+        """After a failed task, when its exception is gone: let go of what may hold memory.
+
+        Raises what CUDA raises where the device is of no use any more.
+        """
         self.images.clear()
         self.fisher_kept.clear()
         self.networks.clear()
         self.methods.clear()
         if self.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
-
-    def _resident(self, images: ImageSet) -> ImageSet:
-        size = int(np.prod(images.pixels.shape))
-        if self.device.type != "cuda" or size > self.images.budget / 2:
-            return images
-        if size >= ARRIVING_BYTES and isinstance(images.pixels, np.ndarray):
-            return replace(images, pixels=Arriving(images.pixels, self.device))
-        pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=self.device)
-        for start in range(0, len(images), 1024):
-            indices = np.arange(start, min(start + 1024, len(images)))
-            pixels[start : start + len(indices)] = torch.from_numpy(np.ascontiguousarray(images.pixels[indices]))
-        return replace(images, pixels=pixels)
-
-    def _bytes(self, images: ImageSet) -> float:
-        """Bytes on the GPU; on a CPU image sets are counted instead."""
-        if self.device.type != "cuda":
-            return 1
-        there = isinstance(images.pixels, torch.Tensor | Arriving)
-        return float(np.prod(images.pixels.shape)) if there else 0.0
 
 
 def keep_compiled_code(cache: Path) -> None:

@@ -47,11 +47,15 @@ class WorkerFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """Some messages of a task in order; ``ended`` with its last ones, ``failure`` if it failed as a whole."""
+    """Some messages of a task in order; ``ended`` with its last ones, ``failure`` if it failed as a whole.
+
+    ``broken``: the worker's process must not be used again.
+    """
 
     messages: tuple[Message, ...]
     ended: bool = False
     failure: Failure | None = None
+    broken: bool = False
 
 
 class Worker:
@@ -71,7 +75,8 @@ class Worker:
         device = torch.device("cpu")
         if config.gpu and not config.fake_gpu:
             device = _assigned_gpu(config.gpu)
-        self.state = WorkerState(device=device, cache=Path(config.cache) if config.cache else None)
+        cache, share = Path(config.cache) if config.cache else None, min(config.gpu or 1.0, 1.0)
+        self.state = WorkerState(device=device, cache=cache, gpu_share=share)
 
     def hello(self) -> WorkerFacts:
         """Facts about this worker; answering says that it is ready."""
@@ -108,7 +113,7 @@ class Worker:
             if time.monotonic() >= due:
                 yield Bundle(messages=tuple(messages))
                 messages, due = [], time.monotonic() + BUNDLE_SECONDS
-        yield Bundle(messages=tuple(messages), ended=True, failure=failure)
+        yield Bundle(messages=tuple(messages), ended=True, failure=failure, broken=self.state.broken)
 
     def _local(self, artifact: Artifact, blobs: Mapping[str, Any]) -> Artifact:
         """The artifact as a file on this host; its bytes are fetched only if they are not here yet."""

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from orchestrator.attempts import classify
 from orchestrator.executors.log_text import log_texts
-from orchestrator.types import Failure, Message, Task
+from orchestrator.types import Failure, FailureClass, Message, Task
 from orchestrator.worker import WorkerState, execute
 
 
@@ -29,12 +29,33 @@ class Tee(io.StringIO):
 
 
 def guarded(task: Task, state: WorkerState) -> Iterator[Message | Failure]:
-    """The task's messages; if it failed as a whole, its ``Failure`` comes last."""
+    """The task's messages; if it failed as a whole, its ``Failure`` comes last.
+
+    Where a GPU's memory did not suffice while graphs of earlier tasks were kept, it is begun once more without them.
+    """
+    others_kept = len(state.methods) > 0
+    while True:
+        failure, begun = None, False
+        try:
+            for message in execute(task, state):
+                begun = True
+                yield message
+        except Exception as error:
+            failure = classify(error)
+        if failure is None:
+            return
+        _recover(state)  # here the exception is gone, and with it what its frames held
+        if not (failure.kind is FailureClass.CUDA_OOM and others_kept) or begun or state.broken:
+            yield failure
+            return
+        others_kept = False
+
+
+def _recover(state: WorkerState) -> None:
     try:
-        yield from execute(task, state)
-    except Exception as error:
         state.recover()
-        yield classify(error)
+    except Exception:  # CUDA's own word that this process is lost; the failure before it says why
+        state.broken = True
 
 
 def captured(task: Task, state: WorkerState, *, echo: bool = False) -> Iterator[Message | Failure]:

@@ -308,7 +308,7 @@ class RayExecutor:
             return events
         actor.task = actor.stream = None
         events.append(TaskEnded(task_id=task_id, slot_id=name, failure=bundle.failure))
-        if bundle.failure is not None and POLICIES[bundle.failure.kind].new_process:
+        if bundle.failure is not None and (bundle.broken or POLICIES[bundle.failure.kind].new_process):
             self._lose(name, bundle.failure, kill=True)
         elif self._over():
             self._retire(name)
