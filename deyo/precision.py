@@ -1,8 +1,8 @@
 """Named numeric profiles. A profile decides numbers, so it is part of a run's identity and named in tables.
 
 - ``float32``: plain float32, no TF32 anywhere.
-- ``tf32`` (default): float32 storage; convolutions and matrix products may use TF32 on GPUs that have it. On a
-  CPU the same as ``float32``.
+- ``tf32`` (default): float32 storage; convolutions and matrix products of images from 64×64 pixels on may use TF32 on
+  GPUs that have it. On a CPU, and for smaller images, the same as ``float32``.
 - ``bf16``: frozen weights and activations in bfloat16; adapted parameters, norm statistics, logits' softmax and
   losses in float32.
 - ``float64``: everything in double precision (parity tests).
@@ -17,6 +17,10 @@ import torch
 from torch.backends import cuda
 
 from deyo.types import ConfigError
+
+TF32_FROM_SIDE = 64
+"""Networks of smaller images wait for memory and launches, not for products: TF32 would cost digits and save little.
+Its rounding moved single runs of methods that select samples by points (experiments/benchmarks/RESULTS.md)."""
 
 PROFILES = ("float32", "tf32", "bf16", "float64")
 
@@ -39,12 +43,12 @@ def activation_dtype(profile: str) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def numerics(profile: str, autocast_on: torch.device | None = None) -> Iterator[None]:
-    """Set the backend flags of ``profile`` for the block, and put them back.
+def numerics(profile: str, *, side: int, autocast_on: torch.device | None = None) -> Iterator[None]:
+    """Set the backend flags of ``profile`` for images of ``side`` pixels for the block, and put them back.
 
     With ``autocast_on``, ``bf16`` also turns autocast on there: for networks whose weights stay in float32.
     """
-    allow = profile in ("tf32", "bf16")
+    allow = profile == "bf16" or (profile == "tf32" and side >= TF32_FROM_SIDE)
     # For float32 the memory-saving attention kernels are several times slower than plain matrix products.
     plain_attention = profile in ("float32", "tf32")
     switches: list[tuple[Callable[[], bool], Callable[[bool], None], bool]] = [

@@ -54,7 +54,7 @@ def grad_cam(
         raise ConfigError(f"network {network.name!r} has no layer {name!r}")
     # The network is this function's own copy, so the hook stays with it.
     hooked.register_forward_hook(lambda _module, _inputs, output: kept.append(output.requires_grad_(True)))
-    with torch.enable_grad(), numerics(precision):
+    with torch.enable_grad(), numerics(precision, side=pixels.shape[-1]):
         logits = model(model.normalize(pixels.to(context.device).unsqueeze(0)), statistics=statistics)[0]
         wanted = logits.argmax(1) if target is None else target.to(context.device)
         chosen = logits.gather(1, wanted.unsqueeze(1)).sum()

@@ -104,7 +104,7 @@ def score_images(
     )
     scorer = _Scorer(RunsNetwork(context, None), network, statistics, patches, copies, seed)
     rows: dict[str, np.ndarray] = {}
-    with torch.no_grad(), numerics(precision):
+    with torch.no_grad(), numerics(precision, side=images.pixels.shape[1]):
         for index, pixels in _batches(images, batch_size, seed, context.device):
             for name, values in scorer.score(pixels, index, kinds).items():
                 target = rows.setdefault(name, np.empty(len(images), dtype=values.dtype))

@@ -95,7 +95,7 @@ class LockstepMethod:
 
         ``self.report`` then says what happened.
         """
-        with numerics(self.context.precision):
+        with numerics(self.context.precision, side=pixels.shape[-1]):
             self.runner(self, pixels)
         self.steps += 1
         return self.logits

@@ -123,7 +123,7 @@ class EATA(LockstepMethod):
         """
         total, count = torch.zeros_like(self.network.theta), 0
         for pixels in batches:
-            with numerics(self.context.precision):
+            with numerics(self.context.precision, side=pixels.shape[-1]):
                 logits = quiet(self.network(self.network.normalize(pixels)))
                 labels = logits.detach().argmax(-1)
                 losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

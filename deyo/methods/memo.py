@@ -126,7 +126,7 @@ class MEMO:
         keys = content_keys(self.seeds, pixels)
         answers: list[Tensor] = []
         updated: list[Tensor] = []
-        with numerics(self.context.precision, autocast_on=self.context.device):
+        with numerics(self.context.precision, side=pixels.shape[-1], autocast_on=self.context.device):
             for run, settings in enumerate(self.settings):
                 logits, stepped = self._episodes(pixels[run], keys[run], settings)
                 answers.append(logits)
