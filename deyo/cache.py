@@ -87,10 +87,12 @@ def open_images(
     skip_bad: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
+    build: bool = True,
 ) -> ImageSet:
     """The images of ``recipe``, prepared under ``cache`` first if they are not yet.
 
     Where the disk has no room, the set reads its source each time instead, slower, with a ``PreparedWarning``.
+    With ``build`` False so does every set that is not prepared: its files are listed and checked, none is decoded.
     Raises ``DataError`` if the source is missing (and was never prepared), wrong, or has unreadable images
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
     """
@@ -109,8 +111,11 @@ def open_images(
     final = folder / f"{prefix}-{source.fingerprint[:12]}"
     if (final / "meta.json").is_file():
         return _load(final, recipe.name, skip_bad)
+    if not build:
+        return _direct(recipe, source, {})
     if free_bytes(cache) < _bytes(source) + _SPARE_BYTES - _partial_bytes(final):
-        return _direct(recipe, source, cache, skip_bad)
+        _tell_no_room(recipe, source, cache)
+        return _direct(recipe, source, _unreadable(source) if skip_bad else {})
     with locked(final.with_suffix(".lock"), lambda: progress and progress(recipe.name, -1, source.shape[0])):
         if not (final / "meta.json").is_file():
             _build(recipe, source, final, skip_bad, workers or os.cpu_count() or 1, progress)
@@ -193,7 +198,7 @@ def _refuse(name: str, reasons: Any) -> None:
         )
 
 
-def _direct(recipe: Recipe, source: Source, cache: Path, skip_bad: bool) -> ImageSet:
+def _tell_no_room(recipe: Recipe, source: Source, cache: Path) -> None:
     warnings.warn(
         f"{recipe.name}: {cache} has {free_bytes(cache) / 1e9:.2f} GB free, the prepared array needs "
         f"{_bytes(source) / 1e9:.2f} GB: the source is read at each run instead, which is slower. "
@@ -201,11 +206,17 @@ def _direct(recipe: Recipe, source: Source, cache: Path, skip_bad: bool) -> Imag
         PreparedWarning,
         stacklevel=3,
     )
+
+
+def _unreadable(source: Source) -> dict[int, str]:
     bad: dict[int, str] = {}
-    if skip_bad:
-        for start in range(0, source.shape[0], CHUNK):
-            indices = np.arange(start, min(start + CHUNK, source.shape[0]))
-            bad |= {start + position: reason for position, reason in source.read(indices)[1].items()}
+    for start in range(0, source.shape[0], CHUNK):
+        indices = np.arange(start, min(start + CHUNK, source.shape[0]))
+        bad |= {start + position: reason for position, reason in source.read(indices)[1].items()}
+    return bad
+
+
+def _direct(recipe: Recipe, source: Source, bad: Mapping[int, str]) -> ImageSet:
     kept = _kept(source.shape[0], bad)
     return ImageSet(
         name=recipe.name,

@@ -214,19 +214,24 @@ def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str
         return "opened"
     if is_bundled(config.benchmark, options):
         return "comes with the package"
-    root: Path | None = benchmark.root
-    if root is None or not root.is_dir():
-        for condition in conditions:
-            benchmark.images(*condition)  # prepared earlier, or an error that says what is missing
-        return "prepared earlier"
-    if benchmark.info.generated:
-        return f"images at {root}; `deyo-sweep prepare` reads them"
+    benchmark.build, benchmark.skip_bad = False, True  # unreadable images are for `prepare` to find
     end = time.monotonic() + DATA_SECONDS
     for done, condition in enumerate(conditions, start=1):
-        benchmark.recipe(*condition).open()
+        benchmark.images(*condition)  # lists the files or finds them prepared, else says what is missing
         if time.monotonic() > end and done < len(conditions):
-            return f"{done} of {len(conditions)} conditions looked at, at {root}; `deyo-sweep prepare` checks all"
-    return f"{len(conditions)} condition(s) at {root}"
+            break
+    where = _where(benchmark)
+    if done < len(conditions):
+        return f"{done} of {len(conditions)} conditions looked at{where}; `deyo-sweep prepare` checks all"
+    return f"{len(conditions)} condition(s){where}"
+
+
+def _where(benchmark: Any) -> str:
+    root: Path | None = benchmark.root
+    if root is None or not root.is_dir():
+        return ", prepared earlier"
+    made = f" made of {len(benchmark.images_clean()):,} images" if benchmark.info.generated else ""
+    return f"{made}, at {root}"
 
 
 def is_bundled(benchmark: str, options: Mapping[str, Any]) -> bool:

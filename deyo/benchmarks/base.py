@@ -22,8 +22,8 @@ GENERATED_OPTIONS = {"constants": "imagenet", "corruption_seed": 0, "jpeg_qualit
 class BaseBenchmark(ABC):
     """A benchmark over recipes; subclasses say how each part is opened.
 
-    ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``. Opened sets are kept: asking twice is
-    free.
+    ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``; with ``build`` False, sets are opened but
+    not prepared (``deyo.cache.open_images``). Opened sets are kept: asking twice is free.
     """
 
     class_columns: np.ndarray | None = None
@@ -38,6 +38,7 @@ class BaseBenchmark(ABC):
         self.workers: int | None = None
         self.device = "cpu"
         self.progress: Progress | None = None
+        self.build = True
         self._opened: dict[str, ImageSet] = {}
 
     @property
@@ -92,7 +93,12 @@ class BaseBenchmark(ABC):
     def _open(self, recipe: Recipe) -> ImageSet:
         if recipe.name not in self._opened:
             self._opened[recipe.name] = open_images(
-                recipe, self.cache, skip_bad=self.skip_bad, workers=self.workers, progress=self.progress
+                recipe,
+                self.cache,
+                skip_bad=self.skip_bad,
+                workers=self.workers,
+                progress=self.progress,
+                build=self.build,
             )
         return self._opened[recipe.name]
 

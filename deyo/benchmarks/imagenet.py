@@ -69,5 +69,5 @@ class ImageNetTarget(BaseBenchmark):
         if root is None:
             root = next((Path(place) for place in beside if place.is_dir()), None)
         clean = ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad)
-        clean.workers, clean.progress = self.workers, self.progress
+        clean.workers, clean.progress, clean.build = self.workers, self.progress, self.build
         return clean

@@ -201,6 +201,15 @@ def test_a_full_disk_is_told_and_the_source_read_directly(tmp_path, monkeypatch)
         strict.pixels[:4]
 
 
+def test_a_look_reads_and_keeps_nothing(tmp_path):
+    looked = open_images(recipe(tmp_path, bad={2: "2.jpg"}), tmp_path / "cache", skip_bad=True, build=False)
+    assert len(looked) == COUNT
+    assert not reads(tmp_path)
+    assert not (tmp_path / "cache").exists()
+    open_images(recipe(tmp_path), tmp_path / "cache")
+    assert isinstance(open_images(recipe(tmp_path), tmp_path / "cache", build=False).pixels, np.memmap)
+
+
 def test_prepared_data_needs_no_source(tmp_path):
     made = open_images(recipe(tmp_path), tmp_path / "cache")
     gone = Recipe(name="toy/part", config={"version": 1}, open=_not_here, root=tmp_path / "gone")

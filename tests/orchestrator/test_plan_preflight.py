@@ -77,6 +77,31 @@ def test_missing_data_says_how_to_name_it(tmp_path: Path) -> None:
     assert "fetched at first use" in weights.detail
 
 
+def look_at_folder(folder: Path, results: Path) -> Check:
+    """The check of a spec's image-folder at ``folder``."""
+    options = "runs[0].benchmark_options={num_classes: 1000}"
+    where = f"data={{image-folder: {folder}}}"
+    spec = spec_of("runs[0].benchmark=image-folder", "runs[0].models=[resnet50-bn]", options, where)
+    return by_name(preflight(spec, make_plan(spec), results=str(results)))["data: image-folder"]
+
+
+def test_an_empty_folder_of_images_is_said_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    check = look_at_folder(tmp_path / "pictures", tmp_path / "results")
+    assert check.ok is False
+    assert "pictures is empty" in check.detail
+
+
+def test_a_folder_of_images_is_listed_and_not_decoded(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name / "1.png").write_bytes(b"no image")
+    check = look_at_folder(tmp_path / "pictures", tmp_path / "results")
+    assert check.ok is True
+    assert check.detail == f"1 condition(s) made of 2 images, at {tmp_path / 'pictures'}"
+    assert not (tmp_path / "cache").exists(), "a look leaves nothing behind"
+
+
 def test_on_a_cluster_missing_data_here_is_no_failure(tmp_path: Path) -> None:
     if "imagenet-c" not in Catalog().benchmark_names():
         pytest.skip("imagenet-c is not registered")
