@@ -199,10 +199,11 @@ def _refuse(name: str, reasons: Any) -> None:
 
 
 def _tell_no_room(recipe: Recipe, source: Source, cache: Path) -> None:
+    """The same words wherever the same array lacks room: a sweep's workers are heard once."""
     warnings.warn(
-        f"{recipe.name}: {cache} has {free_bytes(cache) / 1e9:.2f} GB free, the prepared array needs "
-        f"{_bytes(source) / 1e9:.2f} GB: the source is read at each run instead, which is slower. "
-        "DEYO_CACHE=/a/larger/disk moves the cache.",
+        f"{recipe.name}: the prepared array needs {(_bytes(source) + _SPARE_BYTES) / 1e9:.2f} GB, and {cache} has "
+        "less free: the source is read at each run instead, which is slower. DEYO_CACHE=/a/larger/disk moves the "
+        "cache.",
         PreparedWarning,
         stacklevel=3,
     )

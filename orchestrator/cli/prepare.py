@@ -62,7 +62,7 @@ def prepare(
     else:
         for error in errors:
             typer.echo(f"error: {error}", err=True)
-        typer.echo(f"{loaded.name}: {len(made)} array(s) ready, {len(errors)} not")
+        typer.echo(f"{loaded.name}: {_counted(made)}, {len(errors)} not")
     if errors:
         raise typer.Exit(2)
 
@@ -117,7 +117,8 @@ class _Lines:
     def finished(self, images: ImageSet) -> None:
         if not self.quiet:
             skipped = f", {images.skipped} left out" if images.skipped else ""
-            typer.echo(f"{images.name}: ready, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
+            how = "read directly, not kept" if _is_direct(images) else "ready"
+            typer.echo(f"{images.name}: {how}, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
 
     def note(self, lines: list[str]) -> None:
         for line in [] if self.quiet else lines:
@@ -175,10 +176,23 @@ def _correlation(name: str, environment: str, realised: dict[str, Any]) -> str:
     )
 
 
+def _is_direct(images: ImageSet) -> bool:
+    """Whether there was no room for its array: every run reads the source."""
+    from deyo.cache import SourcePixels
+
+    return isinstance(images.pixels, SourcePixels)
+
+
+def _counted(made: list[ImageSet]) -> str:
+    direct = sum(map(_is_direct, made))
+    return f"{len(made) - direct} array(s) ready" + (f", {direct} read directly for lack of room" if direct else "")
+
+
 def _as_row(images: ImageSet) -> dict[str, Any]:
     return {
         "name": images.name,
         "images": len(images),
         "skipped": images.skipped,
         "fingerprint": images.fingerprint,
+        "read_directly": _is_direct(images),
     }

@@ -10,6 +10,7 @@ from birds import SPEC as SPEC_OF_BIRDS
 from birds import waterbirds_tree
 from PIL import Image
 
+from deyo import cache
 from orchestrator.cli import main
 
 SPEC = """
@@ -92,6 +93,21 @@ def test_wrong_data_is_reported_and_the_rest_prepared(spec, tmp_path, capsys):
     assert "two-kinds: 3 array(s) ready, 1 not" in said.out
     assert main.run(["prepare", str(spec), "--skip-bad"]) == 0
     assert "1 images, 1 left out" in capsys.readouterr().out
+
+
+def test_arrays_that_the_disk_has_no_room_for_are_not_said_to_be_ready(spec, tmp_path, capsys, monkeypatch):
+    assert main.run(["prepare", str(spec), "--set", "runs[0].corruptions=[fog]"]) == 0
+    monkeypatch.setattr(cache, "free_bytes", lambda path: 1000)
+    capsys.readouterr()
+    assert main.run(["prepare", str(spec)]) == 0
+    said = capsys.readouterr()
+    assert "digits-c/generated/fog/2: ready, 1,000 images" in said.out
+    assert "digits-c/generated/contrast/2: read directly, not kept, 1,000 images" in said.out
+    assert "two-kinds: 2 array(s) ready, 1 read directly for lack of room, 0 not" in said.out
+    assert "warning: digits-c/generated/contrast/2: the prepared array needs 0.07 GB" in said.err
+    assert main.run(["prepare", str(spec), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["prepared"]
+    assert [row["name"] for row in rows if row["read_directly"]] == ["digits-c/generated/contrast/2"]
 
 
 def test_realised_correlations_are_printed(spec, capsys):
