@@ -53,17 +53,27 @@ class Recipe:
     """How one array is made: ``open`` lists and checks the source, ``config`` (JSON) is what decides it besides.
 
     ``root`` is the directory that must exist to open it, or None if the source comes with this package, and
-    ``config`` then decides everything.
+    ``config`` then decides everything. ``alike`` are configs of arrays that do as well where they are there already:
+    the same images but for rounding, under their own fingerprint.
     """
 
     name: str
     config: Mapping[str, Any]
     open: Callable[[], Source]
     root: Path | None = None
+    alike: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def config_hash(self) -> str:
-        return digest({"format": FORMAT, "name": self.name, **self.config})
+        return self._hash(self.config)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the folders of arrays that will do begin; its own comes first."""
+        return tuple(self._hash(config)[:12] for config in (self.config, *self.alike))
+
+    def _hash(self, config: Mapping[str, Any]) -> str:
+        return digest({"format": FORMAT, "name": self.name, **config})
 
 
 def digest(*parts: Any) -> str:
@@ -97,20 +107,14 @@ def open_images(
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
     """
     folder = cache / "prepared" / recipe.name
-    prefix = recipe.config_hash[:12]
-    if recipe.root is None or not recipe.root.is_dir():
-        ready = sorted(p for p in folder.glob(f"{prefix}-*") if (p / "meta.json").is_file())
-        if len(ready) == 1:
-            return _load(ready[0], recipe.name, skip_bad)
-        if len(ready) > 1:
-            raise DataError(
-                f"{recipe.name}: {recipe.root} is gone and {folder} holds arrays made from {len(ready)} "
-                "different copies of the data: name the one meant, or delete the others"
-            )
+    if (recipe.root is None or not recipe.root.is_dir()) and (ready := _ready_without_source(recipe, folder)):
+        return _load(ready, recipe.name, skip_bad)
     source = recipe.open()
-    final = folder / f"{prefix}-{source.fingerprint[:12]}"
-    if (final / "meta.json").is_file():
-        return _load(final, recipe.name, skip_bad)
+    finals = [folder / f"{prefix}-{source.fingerprint[:12]}" for prefix in recipe.prefixes]
+    for ready in finals:
+        if (ready / "meta.json").is_file():
+            return _load(ready, recipe.name, skip_bad)
+    final = finals[0]
     if not build:
         return _direct(recipe, source, {})
     if free_bytes(cache) < _bytes(source) + _SPARE_BYTES - _partial_bytes(final):
@@ -161,6 +165,20 @@ class SourcePixels:
         pixels, bad = self._source.read(np.atleast_1d(wanted))
         _refuse(self._name, bad.values())
         return pixels if np.ndim(wanted) else pixels[0]
+
+
+def _ready_without_source(recipe: Recipe, folder: Path) -> Path | None:
+    """The array that was prepared from a source that is gone. Raises ``DataError`` if there are several."""
+    for prefix in recipe.prefixes:
+        ready = [path for path in folder.glob(f"{prefix}-*") if (path / "meta.json").is_file()]
+        if len(ready) > 1:
+            raise DataError(
+                f"{recipe.name}: {recipe.root} is gone and {folder} holds arrays made from {len(ready)} "
+                "different copies of the data: name the one meant, or delete the others"
+            )
+        if ready:
+            return ready[0]
+    return None
 
 
 def _bytes(source: Source) -> int:
