@@ -53,17 +53,27 @@ class Recipe:
     """How one array is made: ``open`` lists and checks the source, ``config`` (JSON) is what decides it besides.
 
     ``root`` is the directory that must exist to open it, or None if the source comes with this package, and
-    ``config`` then decides everything.
+    ``config`` then decides everything. ``alike`` are configs of arrays that do as well where they are there already:
+    the same images but for rounding, under their own fingerprint.
     """
 
     name: str
     config: Mapping[str, Any]
     open: Callable[[], Source]
     root: Path | None = None
+    alike: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def config_hash(self) -> str:
-        return digest({"format": FORMAT, "name": self.name, **self.config})
+        return self._hash(self.config)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the folders of arrays that will do begin; its own comes first."""
+        return tuple(self._hash(config)[:12] for config in (self.config, *self.alike))
+
+    def _hash(self, config: Mapping[str, Any]) -> str:
+        return digest({"format": FORMAT, "name": self.name, **config})
 
 
 def digest(*parts: Any) -> str:
@@ -87,30 +97,29 @@ def open_images(
     skip_bad: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
+    build: bool = True,
 ) -> ImageSet:
     """The images of ``recipe``, prepared under ``cache`` first if they are not yet.
 
     Where the disk has no room, the set reads its source each time instead, slower, with a ``PreparedWarning``.
+    With ``build`` False so does every set that is not prepared: its files are listed and checked, none is decoded.
     Raises ``DataError`` if the source is missing (and was never prepared), wrong, or has unreadable images
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
     """
     folder = cache / "prepared" / recipe.name
-    prefix = recipe.config_hash[:12]
-    if recipe.root is None or not recipe.root.is_dir():
-        ready = sorted(p for p in folder.glob(f"{prefix}-*") if (p / "meta.json").is_file())
-        if len(ready) == 1:
-            return _load(ready[0], recipe.name, skip_bad)
-        if len(ready) > 1:
-            raise DataError(
-                f"{recipe.name}: {recipe.root} is gone and {folder} holds arrays made from {len(ready)} "
-                "different copies of the data: name the one meant, or delete the others"
-            )
+    if (recipe.root is None or not recipe.root.is_dir()) and (ready := _ready_without_source(recipe, folder)):
+        return _load(ready, recipe.name, skip_bad)
     source = recipe.open()
-    final = folder / f"{prefix}-{source.fingerprint[:12]}"
-    if (final / "meta.json").is_file():
-        return _load(final, recipe.name, skip_bad)
+    finals = [folder / f"{prefix}-{source.fingerprint[:12]}" for prefix in recipe.prefixes]
+    for ready in finals:
+        if (ready / "meta.json").is_file():
+            return _load(ready, recipe.name, skip_bad)
+    final = finals[0]
+    if not build:
+        return _direct(recipe, source, {})
     if free_bytes(cache) < _bytes(source) + _SPARE_BYTES - _partial_bytes(final):
-        return _direct(recipe, source, cache, skip_bad)
+        _tell_no_room(recipe, source, cache)
+        return _direct(recipe, source, _unreadable(source) if skip_bad else {})
     with locked(final.with_suffix(".lock"), lambda: progress and progress(recipe.name, -1, source.shape[0])):
         if not (final / "meta.json").is_file():
             _build(recipe, source, final, skip_bad, workers or os.cpu_count() or 1, progress)
@@ -158,6 +167,20 @@ class SourcePixels:
         return pixels if np.ndim(wanted) else pixels[0]
 
 
+def _ready_without_source(recipe: Recipe, folder: Path) -> Path | None:
+    """The array that was prepared from a source that is gone. Raises ``DataError`` if there are several."""
+    for prefix in recipe.prefixes:
+        ready = [path for path in folder.glob(f"{prefix}-*") if (path / "meta.json").is_file()]
+        if len(ready) > 1:
+            raise DataError(
+                f"{recipe.name}: {recipe.root} is gone and {folder} holds arrays made from {len(ready)} "
+                "different copies of the data: name the one meant, or delete the others"
+            )
+        if ready:
+            return ready[0]
+    return None
+
+
 def _bytes(source: Source) -> int:
     return int(np.prod(source.shape, dtype=np.int64))
 
@@ -193,19 +216,26 @@ def _refuse(name: str, reasons: Any) -> None:
         )
 
 
-def _direct(recipe: Recipe, source: Source, cache: Path, skip_bad: bool) -> ImageSet:
+def _tell_no_room(recipe: Recipe, source: Source, cache: Path) -> None:
+    """The same words wherever the same array lacks room: a sweep's workers are heard once."""
     warnings.warn(
-        f"{recipe.name}: {cache} has {free_bytes(cache) / 1e9:.2f} GB free, the prepared array needs "
-        f"{_bytes(source) / 1e9:.2f} GB: the source is read at each run instead, which is slower. "
-        "DEYO_CACHE=/a/larger/disk moves the cache.",
+        f"{recipe.name}: the prepared array needs {(_bytes(source) + _SPARE_BYTES) / 1e9:.2f} GB, and {cache} has "
+        "less free: the source is read at each run instead, which is slower. DEYO_CACHE=/a/larger/disk moves the "
+        "cache.",
         PreparedWarning,
         stacklevel=3,
     )
+
+
+def _unreadable(source: Source) -> dict[int, str]:
     bad: dict[int, str] = {}
-    if skip_bad:
-        for start in range(0, source.shape[0], CHUNK):
-            indices = np.arange(start, min(start + CHUNK, source.shape[0]))
-            bad |= {start + position: reason for position, reason in source.read(indices)[1].items()}
+    for start in range(0, source.shape[0], CHUNK):
+        indices = np.arange(start, min(start + CHUNK, source.shape[0]))
+        bad |= {start + position: reason for position, reason in source.read(indices)[1].items()}
+    return bad
+
+
+def _direct(recipe: Recipe, source: Source, bad: Mapping[int, str]) -> ImageSet:
     kept = _kept(source.shape[0], bad)
     return ImageSet(
         name=recipe.name,

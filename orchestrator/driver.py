@@ -45,6 +45,7 @@ from orchestrator.types import (
     LogText,
     MemoryMeasured,
     Message,
+    Notice,
     Plan,
     PlannedRun,
     PretrainTask,
@@ -107,6 +108,7 @@ class Driver:
         self._stop: SweepStatus | None = None
         self._tasks = 0
         self._lost_probes: Counter[Hashable] = Counter()
+        self._told: set[str] = set()
         shared: dict[str, Any] = {
             "store": self.store,
             "tracker": self.tracker,
@@ -266,6 +268,9 @@ class Driver:
         if isinstance(message, MemoryMeasured):
             flight.peaks[message.runs] = message.peak_bytes
             return
+        if isinstance(message, Notice):
+            self._tell(message.text)
+            return
         job = flight.open.get(message.run_id)
         if job is None or not isinstance(flight.task, GroupTask):
             return
@@ -286,6 +291,12 @@ class Driver:
             case RunFailed():
                 self._close(flight, job)
                 self.aftermath.run_failed(flight, job, message.failure, group_size=1)
+
+    def _tell(self, text: str) -> None:
+        """Show what a worker has to say, whichever says it first."""
+        if text not in self._told:
+            self._told.add(text)
+            self.progress.note(text)
 
     def _finished(self, flight: Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
         config = job.run.config

@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError, DataError
-from orchestrator.analyses import NO_NETWORK, SYNTHETIC
+from orchestrator.analyses import NO_NETWORK
 from orchestrator.catalog import Catalog
+from orchestrator.data_needs import Condition, DataNeeds, data_needs
 from orchestrator.folders import existing, obstacle
+from orchestrator.grouping import pretrain_key
 from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
+from orchestrator.shelf import Shelf
 from orchestrator.specmodel import Resources, SweepSpec
+from orchestrator.store.tree import join, open_tree
 from orchestrator.types import Plan, RunConfig
 
 DATA_SECONDS = 5.0
@@ -44,7 +48,7 @@ def preflight(spec: SweepSpec, plan: Plan, *, results: str, address: str | None 
     todo = [run.config for run in plan.todo]
     here = not address
     return [
-        *data_checks(spec, todo, fatal=here),
+        *data_checks(spec, todo, fatal=here, kept=_kept_checkpoints(plan, join(results, spec.name))),
         *weight_checks(todo, fatal=here),
         mlflow_check(spec, results),
         disk_check(todo, results),
@@ -53,18 +57,13 @@ def preflight(spec: SweepSpec, plan: Plan, *, results: str, address: str | None 
     ]
 
 
-def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool) -> Iterator[Check]:
-    """One check a benchmark: its files are listed and counted, as far as the time allows."""
-    wanted: dict[tuple[str, str], dict[tuple[str | None, int | None], RunConfig]] = {}
-    for config in todo:
-        if config.benchmark == SYNTHETIC:
-            continue
-        conditions = wanted.setdefault((config.benchmark, repr(config.benchmark_options)), {})
-        for corruption in config.corruptions or (config.corruption,):
-            conditions.setdefault((corruption, config.severity), config)
-    for (name, _), conditions in wanted.items():
-        config = next(iter(conditions.values()))
-        check = _attempt(f"data: {name}", lambda c=config, d=conditions: _look_at_data(spec, c, list(d)))
+def data_checks(spec: SweepSpec, todo: list[RunConfig], *, fatal: bool, kept: Collection[str] = ()) -> Iterator[Check]:
+    """One check a benchmark: its files are listed and counted, as far as the time allows.
+
+    ``kept``: checkpoints that need no training images any more (``data_needs``).
+    """
+    for needs in data_needs(todo, kept):
+        check = _attempt(f"data: {needs.benchmark}", lambda n=needs: _look_at_data(spec, n))
         yield check if check.ok or fatal else Check(name=check.name, ok=None, detail=check.detail)
 
 
@@ -204,29 +203,53 @@ def _attempt(name: str, look: Callable[[], str | Check]) -> Check:
     return found if isinstance(found, Check) else Check(name=name, ok=True, detail=found)
 
 
-def _look_at_data(spec: SweepSpec, config: RunConfig, conditions: list[tuple[str | None, int | None]]) -> str:
+def _kept_checkpoints(plan: Plan, folder: str) -> set[str]:
+    """Those that the sweep began with and goes on from, by ``pretrain_key``."""
+    runs = {pretrain_key(run.config): run for run in plan.todo if run.config.pretrain_seed is not None}
+    if not runs:
+        return set()
+    shelf = Shelf(open_tree(folder))
+    return {key for key, run in runs.items() if shelf.has(key, run.stamps)}
+
+
+def _look_at_data(spec: SweepSpec, needs: DataNeeds) -> str:
     from deyo.benchmarks import open_benchmark
 
-    options = dict(config.benchmark_options)
-    benchmark: Any = open_benchmark(config.benchmark, roots=spec.data, **options)
+    benchmark: Any = open_benchmark(needs.benchmark, roots=spec.data, **needs.options)
+    conditions, further = list(needs.conditions), needs.further(benchmark)
     if not hasattr(benchmark, "recipe"):  # of an installed package: only opening it shows
         benchmark.images(*conditions[0])
+        for look in further.values():
+            look()
         return "opened"
-    if is_bundled(config.benchmark, options):
+    if is_bundled(needs.benchmark, needs.options):
         return "comes with the package"
-    root: Path | None = benchmark.root
-    if root is None or not root.is_dir():
-        for condition in conditions:
-            benchmark.images(*condition)  # prepared earlier, or an error that says what is missing
-        return "prepared earlier"
-    if benchmark.info.generated:
-        return f"images at {root}; `deyo-sweep prepare` reads them"
+    benchmark.build, benchmark.skip_bad = False, True  # unreadable images are for `prepare` to find
+    done = _open_in_time(benchmark, conditions)
+    for look in further.values():
+        look()
+    where = _where(benchmark, [*further])
+    if done < len(conditions):
+        return f"{done} of {len(conditions)} conditions looked at{where}; `deyo-sweep prepare` checks all"
+    return f"{len(conditions)} condition(s){where}"
+
+
+def _open_in_time(benchmark: Any, conditions: list[Condition]) -> int:
+    """How many of ``conditions`` could be opened in time: files are listed, or found prepared."""
     end = time.monotonic() + DATA_SECONDS
     for done, condition in enumerate(conditions, start=1):
-        benchmark.recipe(*condition).open()
-        if time.monotonic() > end and done < len(conditions):
-            return f"{done} of {len(conditions)} conditions looked at, at {root}; `deyo-sweep prepare` checks all"
-    return f"{len(conditions)} condition(s) at {root}"
+        benchmark.images(*condition)
+        if time.monotonic() > end:
+            return done
+    return len(conditions)
+
+
+def _where(benchmark: Any, further: list[str]) -> str:
+    root: Path | None = benchmark.root
+    if root is None or not root.is_dir():
+        return ", ".join(("", *further, "prepared earlier"))
+    made = f" made of {len(benchmark.images_clean()):,} images" if benchmark.info.generated else ""
+    return ", ".join((made, *further, f"at {root}"))
 
 
 def is_bundled(benchmark: str, options: Mapping[str, Any]) -> bool:

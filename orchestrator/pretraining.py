@@ -16,6 +16,7 @@ from orchestrator.types import (
     Executor,
     Failure,
     FailureClass,
+    Notice,
     PretrainTask,
     RunConfig,
     Slot,
@@ -64,6 +65,7 @@ class Pretraining:
         self.running: dict[str, tuple[PretrainTask, Slot]] = {}
         self.free: list[Slot] = []
         self.tries: dict[tuple[str, FailureClass], int] = {}
+        self.told: set[str] = set()
 
     def run(self) -> None:
         """Until every task has made its checkpoint or failed for good."""
@@ -89,6 +91,9 @@ class Pretraining:
                 self.free.append(event.slot)
             case TaskMessage() if isinstance(event.message, Artifact) and event.task_id in self.running:
                 self._made(event.message)
+            case TaskMessage() if isinstance(event.message, Notice) and event.message.text not in self.told:
+                self.told.add(event.message.text)
+                self.report(event.message.text)
             case TaskEnded():
                 self._ended(event.task_id, event.failure, slot_lives=True)
             case SlotLost():

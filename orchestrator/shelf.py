@@ -25,6 +25,10 @@ class Shelf:
     tree: Tree
     cache: Path | None = None
 
+    def has(self, key: str, stamps: Mapping[str, Any]) -> bool:
+        """Whether ``get`` would find it."""
+        return self.tree.exists(f"{layout.PRETRAINED}/{_file_name(key, stamps)}")
+
     def get(self, key: str, stamps: Mapping[str, Any]) -> Artifact | None:
         """The checkpoint ``key`` of the recipe that ``stamps`` names, as a file on this host."""
         name = _file_name(key, stamps)

@@ -178,7 +178,14 @@ class MemoryMeasured:
     peak_bytes: int
 
 
-Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact | MemoryMeasured
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What the person who watches the sweep is to be told, once for each text."""
+
+    text: str
+
+
+Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact | MemoryMeasured | Notice
 
 
 @dataclass(frozen=True, kw_only=True)

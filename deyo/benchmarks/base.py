@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from deyo.benchmarks.info import BenchmarkInfo, nearest, resolve_options
 from deyo.benchmarks.sources import CorruptedSource
@@ -16,14 +18,15 @@ from deyo.corruptions import VERSION as CORRUPTIONS_VERSION
 from deyo.corruptions.constants import FAMILIES
 from deyo.types import ConfigError, DataError, ImageSet
 
+DEVICES = ("cpu", "cuda")  # kinds that corruptions are made on
 GENERATED_OPTIONS = {"constants": "imagenet", "corruption_seed": 0, "jpeg_quality": 85}
 
 
 class BaseBenchmark(ABC):
     """A benchmark over recipes; subclasses say how each part is opened.
 
-    ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``. Opened sets are kept: asking twice is
-    free.
+    ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``; with ``build`` False, sets are opened but
+    not prepared (``deyo.cache.open_images``). Opened sets are kept: asking twice is free.
     """
 
     class_columns: np.ndarray | None = None
@@ -38,6 +41,7 @@ class BaseBenchmark(ABC):
         self.workers: int | None = None
         self.device = "cpu"
         self.progress: Progress | None = None
+        self.build = True
         self._opened: dict[str, ImageSet] = {}
 
     @property
@@ -92,7 +96,12 @@ class BaseBenchmark(ABC):
     def _open(self, recipe: Recipe) -> ImageSet:
         if recipe.name not in self._opened:
             self._opened[recipe.name] = open_images(
-                recipe, self.cache, skip_bad=self.skip_bad, workers=self.workers, progress=self.progress
+                recipe,
+                self.cache,
+                skip_bad=self.skip_bad,
+                workers=self.workers,
+                progress=self.progress,
+                build=self.build,
             )
         return self._opened[recipe.name]
 
@@ -106,7 +115,11 @@ class BaseBenchmark(ABC):
         )
 
     def _generated(self, corruption: str, severity: int) -> Recipe:
-        """The clean test images with a corruption made here, as the options of ``GENERATED_OPTIONS`` say."""
+        """The clean test images with a corruption made here, as the options of ``GENERATED_OPTIONS`` say.
+
+        A GPU rounds one or two pixels in a million to another level than a CPU does, so the kind of device is in the
+        config. An array that is there already is taken, wherever it was made.
+        """
         options = self.info.options
         constants, seed, quality = (options[name] for name in GENERATED_OPTIONS)
 
@@ -121,7 +134,15 @@ class BaseBenchmark(ABC):
                 device=self.device,
             )
 
-        return self._recipe(f"generated/{corruption}/{severity}", open_source, generated=CORRUPTIONS_VERSION)
+        made = self._recipe(f"generated/{corruption}/{severity}", open_source, generated=CORRUPTIONS_VERSION)
+        here = torch.device(self.device).type
+        elsewhere = tuple(_made_on(kind, made.config) for kind in DEVICES if kind != here)
+        return replace(made, config=_made_on(here, made.config), alike=elsewhere)
+
+
+def _made_on(kind: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``config`` of an array made on this kind of device; the CPU goes without saying."""
+    return config if kind == "cpu" else {**config, "device": kind}
 
 
 def generated_options(

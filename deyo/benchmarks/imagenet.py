@@ -68,4 +68,6 @@ class ImageNetTarget(BaseBenchmark):
         beside = [] if self.root is None else [self.root / "val", self.root.parent / "imagenet"]
         if root is None:
             root = next((Path(place) for place in beside if place.is_dir()), None)
-        return ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad)
+        clean = ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad)
+        clean.workers, clean.progress, clean.build = self.workers, self.progress, self.build
+        return clean

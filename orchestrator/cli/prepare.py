@@ -6,19 +6,16 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.analyses import SYNTHETIC
 from orchestrator.cli import options
 
 if TYPE_CHECKING:
     from deyo.cache_build import Progress
     from deyo.types import ImageSet
-    from orchestrator.specmodel import SweepSpec
-    from orchestrator.types import RunConfig
+    from orchestrator.data_needs import DataNeeds
 
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Threads (default: one a core).")]
 Device = Annotated[str, typer.Option("--device", help="Where corruptions are made: cpu, or cuda.")]
@@ -40,80 +37,69 @@ def prepare(
 ) -> None:
     """Check a spec's data and keep it as arrays that runs map into memory.
 
-    What is there already is only checked; an interrupted call goes on where it stopped; two at once share the
-    work. Exits with 2 if data is missing or wrong, after everything else is prepared.
+    Clean source images and training images too, where a method or the sweep's own pretraining needs them. What is
+    there already is only checked; an interrupted call goes on where it stopped; two at once share the work. Exits
+    with 2 if data is missing or wrong, after everything else is prepared.
     """
+    from deyo.benchmarks import open_benchmark
+    from orchestrator.data_needs import data_needs
     from orchestrator.expand import expand
 
     loaded = options.load(spec, overrides, smoke)
     made, errors = [], []
     with shown(quiet=as_json) as progress:
-        for wanted in collect(loaded, expand(loaded)):
-            for images, error in wanted.build(skip_bad, workers, device, progress):
+        for needs in data_needs(expand(loaded)):
+            benchmark = open_benchmark(needs.benchmark, roots=loaded.data, skip_bad=skip_bad, **needs.options)
+            for images, error in build(benchmark, needs, workers, device, progress):
                 if images is not None:
                     made.append(images)
                     progress.finished(images)
                 else:
                     errors.append(error)
-            progress.note(wanted.notes)
+            progress.note(notes(benchmark))
     if as_json:
         typer.echo(json.dumps({"prepared": [_as_row(images) for images in made], "errors": errors}, indent=2))
     else:
         for error in errors:
             typer.echo(f"error: {error}", err=True)
-        typer.echo(f"{loaded.name}: {len(made)} array(s) ready, {len(errors)} not")
+        typer.echo(f"{loaded.name}: {_counted(made)}, {len(errors)} not")
     if errors:
         raise typer.Exit(2)
 
 
-@dataclass
-class Wanted:
-    """A benchmark with the conditions that a spec's runs see; ``source``: a method needs clean source images."""
+def build(
+    benchmark: Any, needs: DataNeeds, workers: int | None, device: str, progress: Progress
+) -> Iterator[tuple[ImageSet | None, str]]:
+    """Each array that is needed, or the message of what is wrong with its data. One set may serve two ends."""
+    from deyo.cache import prepare
+    from deyo.types import DataError
 
-    name: str
-    options: dict[str, Any]
-    roots: dict[str, str]
-    conditions: dict[tuple[str | None, int | None], None] = field(default_factory=dict)
-    source: bool = False
-    notes: list[str] = field(default_factory=list)
-
-    def build(
-        self, skip_bad: bool, workers: int | None, device: str, progress: Progress
-    ) -> Iterator[tuple[ImageSet | None, str]]:
-        """Each array, or the message of what is wrong with its data."""
-        import deyo.cache
-        from deyo.benchmarks import open_benchmark
-        from deyo.types import DataError
-
-        benchmark = open_benchmark(self.name, roots=self.roots, skip_bad=skip_bad, **self.options)
-        for condition in self.conditions:
-            try:
-                made = deyo.cache.prepare(benchmark, [condition], workers=workers, device=device, progress=progress)
-                yield made[0], ""
-            except DataError as error:
-                yield None, str(error)
+    how: dict[str, Any] = {"workers": workers, "device": device, "progress": progress}
+    for condition in needs.conditions:
         try:
-            if self.source:
-                yield benchmark.source_images(), ""
-            if hasattr(benchmark, "correlations"):
-                self.notes = [_correlation(self.name, *item) for item in benchmark.correlations().items()]
+            yield prepare(benchmark, [condition], **how)[0], ""
         except DataError as error:
             yield None, str(error)
+    seen: set[str] = set()
+    for ask in needs.further(benchmark).values():
+        try:
+            images, error = ask(), ""
+        except DataError as problem:
+            images, error = None, str(problem)
+        if (name := images.name if images else error) not in seen:
+            seen.add(name)
+            yield images, error
 
 
-def collect(spec: SweepSpec, configs: list[RunConfig]) -> list[Wanted]:
-    """What ``configs`` read, one entry a benchmark (with its options)."""
-    found: dict[tuple[str, str], Wanted] = {}
-    for config in configs:
-        if config.benchmark == SYNTHETIC:
-            continue
-        given = dict(config.benchmark_options)
-        key = (config.benchmark, json.dumps(given, sort_keys=True))
-        wanted = found.setdefault(key, Wanted(config.benchmark, given, spec.data))
-        for corruption in config.corruptions or (config.corruption,):
-            wanted.conditions.setdefault((corruption, config.severity))
-        wanted.source |= config.method == "eata"
-    return list(found.values())
+def notes(benchmark: Any) -> list[str]:
+    """What is worth knowing of the data: ColoredMNIST's realised correlations. None where the data is missing."""
+    from deyo.types import DataError
+
+    try:
+        found = benchmark.correlations() if hasattr(benchmark, "correlations") else {}
+    except DataError:
+        return []
+    return [_correlation(benchmark.name, *item) for item in found.items()]
 
 
 class _Lines:
@@ -131,7 +117,8 @@ class _Lines:
     def finished(self, images: ImageSet) -> None:
         if not self.quiet:
             skipped = f", {images.skipped} left out" if images.skipped else ""
-            typer.echo(f"{images.name}: ready, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
+            how = "read directly, not kept" if _is_direct(images) else "ready"
+            typer.echo(f"{images.name}: {how}, {len(images):,} images{skipped}, fingerprint {images.fingerprint[:12]}")
 
     def note(self, lines: list[str]) -> None:
         for line in [] if self.quiet else lines:
@@ -189,10 +176,23 @@ def _correlation(name: str, environment: str, realised: dict[str, Any]) -> str:
     )
 
 
+def _is_direct(images: ImageSet) -> bool:
+    """Whether there was no room for its array: every run reads the source."""
+    from deyo.cache import SourcePixels
+
+    return isinstance(images.pixels, SourcePixels)
+
+
+def _counted(made: list[ImageSet]) -> str:
+    direct = sum(map(_is_direct, made))
+    return f"{len(made) - direct} array(s) ready" + (f", {direct} read directly for lack of room" if direct else "")
+
+
 def _as_row(images: ImageSet) -> dict[str, Any]:
     return {
         "name": images.name,
         "images": len(images),
         "skipped": images.skipped,
         "fingerprint": images.fingerprint,
+        "read_directly": _is_direct(images),
     }

@@ -10,7 +10,8 @@ from typing import TextIO
 
 from orchestrator.attempts import classify
 from orchestrator.executors.log_text import log_texts
-from orchestrator.types import Failure, FailureClass, Message, Task
+from orchestrator.executors.notices import heard
+from orchestrator.types import Failure, FailureClass, Message, Notice, Task
 from orchestrator.worker import WorkerState, execute
 
 
@@ -65,9 +66,10 @@ def captured(task: Task, state: WorkerState, *, echo: bool = False) -> Iterator[
     """
     messages = guarded(task, state)
     while True:
-        text = Tee(sys.stdout if echo else None)
-        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        text, told = Tee(sys.stdout if echo else None), []
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), heard(told):
             message = next(messages, None)
+        yield from (Notice(text=line) for line in told)
         printed = text.getvalue()
         if isinstance(message, Failure):
             printed += message.traceback

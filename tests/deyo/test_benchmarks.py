@@ -9,8 +9,10 @@ import pytest
 import torch
 from benchmark_trees import opened
 
-from deyo.benchmarks import benchmark_info, benchmark_names, open_benchmark, registry
+from deyo.benchmarks import base, benchmark_info, benchmark_names, open_benchmark, registry
 from deyo.benchmarks.info import find_root
+from deyo.benchmarks.sources import CorruptedSource
+from deyo.cache import prepare
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, jpeg_round_trip
 from deyo.types import ConfigError, DataError
 
@@ -89,6 +91,44 @@ def test_data_is_found_by_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("DEYO_DATA_IMAGENET_C", "/elsewhere")
     assert find_root("imagenet-c", None) == Path("/elsewhere")
     assert find_root("imagenet-c", "/given") == Path("/given")
+
+
+class MadeAnywhere(CorruptedSource):
+    """As if there were a GPU, which rounds one level of one image to another than the CPU does."""
+
+    def __init__(self, *given, device="cpu", **more):
+        super().__init__(*given, **more)
+        self.kind = device
+
+    def read(self, indices):
+        pixels, bad = super().read(indices)
+        pixels[indices == 7, 0, 0, 0] ^= self.kind.startswith("cuda")
+        return pixels, bad
+
+
+def test_corruptions_made_on_a_gpu_have_a_fingerprint_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "CorruptedSource", MadeAnywhere)
+
+    def prepared(cache, device):
+        return prepare(open_benchmark("digits-c", cache=tmp_path / cache), [("contrast", 5)], device=device)[0]
+
+    cpu, gpu = prepared("one", "cpu"), prepared("two", "cuda:0")
+    assert (np.asarray(cpu.pixels) != np.asarray(gpu.pixels)).sum() == 1
+    assert cpu.fingerprint != gpu.fingerprint
+    # What is there is taken: a run, which makes corruptions on the CPU, reads what the GPU prepared.
+    assert open_benchmark("digits-c", cache=tmp_path / "two").images("contrast", 5).fingerprint == gpu.fingerprint
+    assert prepared("one", "cuda").fingerprint == cpu.fingerprint
+    assert len(list(tmp_path.rglob("contrast/5/*/meta.json"))) == 2
+
+
+def test_arrays_that_were_made_on_a_cpu_stay_what_they_are(tmp_path):
+    made = open_benchmark("digits-c", cache=tmp_path).recipe("contrast", 5)
+    assert made.config_hash == "b03dc9b32e640add3cb0799f3258fe157a040456ca597c03a64fdb63e080e2c4"
+    folder = open_benchmark("image-folder", cache=tmp_path, num_classes=3)
+    assert folder.recipe("fog", 1).config_hash == "2f239f75db827c516710c28ca921894ded4a17a2e67be319f2b7230aefeba266"
+    folder.device = "cuda"
+    assert folder.recipe("fog", 1).config_hash != "2f239f75db827c516710c28ca921894ded4a17a2e67be319f2b7230aefeba266"
+    assert folder.recipe(None, None).config == open_benchmark("image-folder", num_classes=3).recipe(None, None).config
 
 
 def test_digits_c(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from benchmark_trees import WNIDS, imagenet_c_tree, opened, save
 from PIL import Image
 
+from deyo import cache
 from deyo.benchmarks import (
     benchmark_info,
     image_folder,
@@ -130,6 +131,23 @@ def test_clean_source_images_lie_where_their_own_benchmark_was_named(small_image
     benchmark = open_benchmark("imagenet-c", roots=roots, cache=tmp_path / "cache")
     assert benchmark.root == tmp_path / "data"
     assert benchmark.source_images().pixels.shape == (6, 224, 224, 3)
+
+
+def test_clean_source_images_are_read_by_as_many_threads_and_with_the_same_progress(
+    small_imagenet, tmp_path, monkeypatch
+):
+    threads, seen = [], []
+    fill = cache.fill
+    monkeypatch.setattr(cache, "fill", lambda *given, **how: (threads.append(how["workers"]), fill(*given, **how))[1])
+    imagenet_c_tree(tmp_path / "data")
+    for wnid in WNIDS:
+        for k in (1, 2):
+            save(tmp_path / f"imagenet/val/{wnid}/{k}.JPEG", k, (300, 280))
+    benchmark = opened("imagenet-c", tmp_path)
+    cache.prepare(benchmark, [("fog", 3)], workers=3, progress=lambda *report: seen.append(report))
+    benchmark.source_images()
+    assert threads == [3, 3]
+    assert seen == [("imagenet-c/fog/3", 6, 6), ("imagenet/val", 6, 6)]
 
 
 @pytest.mark.parametrize("name", ["digits-c", "colored-digits"])

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -138,11 +139,23 @@ def test_a_second_process_waits_instead_of_repeating(tmp_path):
 
 
 def test_the_lock_is_exclusive_and_freed(tmp_path):
-    waits = []
-    with locked(tmp_path / "x.lock"):
-        pass
-    with locked(tmp_path / "x.lock", lambda: waits.append(1)):
-        assert not waits
+    file, waits, order = tmp_path / "x.lock", threading.Event(), []
+
+    def second() -> None:
+        with locked(file, waits.set):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked(file):
+        thread.start()
+        assert waits.wait(20)  # it found the lock taken
+        thread.join(0.2)
+        assert not order  # and did not go on
+        order.append("first")
+    thread.join(20)
+    assert order == ["first", "second"]
+    with locked(file, lambda: order.append("waited")):
+        assert order == ["first", "second"]
 
 
 def test_unreadable_images_are_named(tmp_path):
@@ -186,6 +199,15 @@ def test_a_full_disk_is_told_and_the_source_read_directly(tmp_path, monkeypatch)
         strict = open_images(recipe(tmp_path, bad={2: "2.jpg"}), tmp_path / "other")
     with pytest.raises(DataError, match=r"2\.jpg"):
         strict.pixels[:4]
+
+
+def test_a_look_reads_and_keeps_nothing(tmp_path):
+    looked = open_images(recipe(tmp_path, bad={2: "2.jpg"}), tmp_path / "cache", skip_bad=True, build=False)
+    assert len(looked) == COUNT
+    assert not reads(tmp_path)
+    assert not (tmp_path / "cache").exists()
+    open_images(recipe(tmp_path), tmp_path / "cache")
+    assert isinstance(open_images(recipe(tmp_path), tmp_path / "cache", build=False).pixels, np.memmap)
 
 
 def test_prepared_data_needs_no_source(tmp_path):

@@ -15,7 +15,7 @@ from deyo.types import ConfigError
 from orchestrator import open_results
 from orchestrator.analyses.pictures import decoded, encoded
 from orchestrator.analyses.run import picked
-from orchestrator.cli.prepare import collect
+from orchestrator.data_needs import data_needs
 from orchestrator.expand import expand
 from orchestrator.outcome import SweepStatus
 from orchestrator.report.build import make_sections, write_report
@@ -188,8 +188,7 @@ def test_wrong_specs_say_what_is_wrong(change, said):
 
 
 def test_there_is_nothing_to_prepare_for_synthetic_data():
-    spec = parse_spec(SPEC)
-    assert [wanted.name for wanted in collect(spec, expand(spec))] == ["colored-digits"]
+    assert [needs.benchmark for needs in data_needs(expand(parse_spec(SPEC)))] == ["colored-digits"]
 
 
 def test_thresholds_are_those_of_deyo():

@@ -7,14 +7,19 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import birds
 import pytest
 
 from orchestrator.catalog import Catalog
+from orchestrator.grouping import pretrain_key
 from orchestrator.plan import make_plan
 from orchestrator.preflight import Check, cache_check, disk_check, local_facts, mlflow_check, preflight, shortage
 from orchestrator.probe import ClusterFacts, Node
+from orchestrator.shelf import Shelf
 from orchestrator.spec import parse_spec
 from orchestrator.specmodel import Resources, SweepSpec
+from orchestrator.store.local_tree import LocalTree
+from orchestrator.types import Artifact
 
 GRID = """\
 name: t
@@ -75,6 +80,60 @@ def test_missing_data_says_how_to_name_it(tmp_path: Path) -> None:
     weights = checks["weights: resnet50-bn"]
     assert weights.ok is None
     assert "fetched at first use" in weights.detail
+
+
+def look_at_folder(folder: Path, results: Path) -> Check:
+    """The check of a spec's image-folder at ``folder``."""
+    options = "runs[0].benchmark_options={num_classes: 1000}"
+    where = f"data={{image-folder: {folder}}}"
+    spec = spec_of("runs[0].benchmark=image-folder", "runs[0].models=[resnet50-bn]", options, where)
+    return by_name(preflight(spec, make_plan(spec), results=str(results)))["data: image-folder"]
+
+
+def test_an_empty_folder_of_images_is_said_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    check = look_at_folder(tmp_path / "pictures", tmp_path / "results")
+    assert check.ok is False
+    assert "pictures is empty" in check.detail
+
+
+def test_a_folder_of_images_is_listed_and_not_decoded(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name / "1.png").write_bytes(b"no image")
+    check = look_at_folder(tmp_path / "pictures", tmp_path / "results")
+    assert check.ok is True
+    assert check.detail == f"1 condition(s) made of 2 images, at {tmp_path / 'pictures'}"
+    assert not (tmp_path / "cache").exists(), "a look leaves nothing behind"
+
+
+def look_at_birds(root: Path, results: Path) -> Check:
+    spec = parse_spec(birds.SPEC.replace("ROOT", str(root)))
+    return by_name(preflight(spec, make_plan(spec), results=str(results)))["data: waterbirds"]
+
+
+def test_missing_training_images_are_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    birds.waterbirds_tree(tmp_path / "birds", monkeypatch, absent=("train",))
+    check = look_at_birds(tmp_path / "birds", tmp_path / "results")
+    assert check.ok is False
+    assert "waterbirds train: 4 images named in metadata.csv are missing" in check.detail
+    birds.waterbirds_tree(tmp_path / "birds", monkeypatch)
+    check = look_at_birds(tmp_path / "birds", tmp_path / "results")
+    assert check.ok is True
+    assert check.detail == f"1 condition(s), training images, at {tmp_path / 'birds'}"
+
+
+def test_a_sweep_that_has_its_checkpoints_needs_no_training_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    birds.waterbirds_tree(tmp_path / "birds", monkeypatch, absent=("train",))
+    spec = parse_spec(birds.SPEC.replace("ROOT", str(tmp_path / "birds")))
+    run = make_plan(spec).runs[0]
+    shelf = Shelf(LocalTree(str(tmp_path / "results" / "birds")))
+    shelf.put(Artifact(key=pretrain_key(run.config), path="", sha256="", blob=b"weights"), run.stamps)
+    check = look_at_birds(tmp_path / "birds", tmp_path / "results")
+    assert check.ok is True
+    assert check.detail == f"1 condition(s), at {tmp_path / 'birds'}"
 
 
 def test_on_a_cluster_missing_data_here_is_no_failure(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from orchestrator.types import (
     Event,
     Failure,
     FailureClass,
+    Notice,
     PretrainTask,
     RunConfig,
     Slot,
@@ -155,6 +156,14 @@ def test_an_artifact_of_a_task_given_up_is_ignored(tmp_path: Path) -> None:
     work = Pretraining(tasks=[task("a")], executor=executor, cache=tmp_path)
     work.run()
     assert list(work.made) == ["a"]
+
+
+def test_what_workers_have_to_say_is_reported_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    executor = ScriptedExecutor(1, {"a": [None]}, tmp_path)
+    executor.events += [TaskMessage(task_id="task-a", message=Notice(text="the disk is small"))] * 2
+    Pretraining(tasks=[task("a")], executor=executor, cache=tmp_path, report=lines.append).run()
+    assert lines.count("the disk is small") == 1
 
 
 SPEC = """
