@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from deyo.networks.files import build_architecture
+from deyo.streams.label_shift import INFINITE_RATIO, PUBLISHED_SEEDS
 from experiments import index, settings
 from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
@@ -70,6 +71,19 @@ def test_every_alternative_that_it_offers_is_a_different_valid_spec(path):
     runs = expand(load_spec(path), CATALOG)
     for changes in index.overrides(path):
         assert expand(load_spec(path, changes), CATALOG) != runs, changes
+
+
+def test_label_shifts_on_imagenet_c_have_the_published_orders():
+    shifted = [
+        (path.stem, run)
+        for path in SPECS
+        for run in expand(load_spec(path), CATALOG)
+        if (run.benchmark, run.scenario) == ("imagenet-c", "label-shift")
+    ]
+    assert {name.partition("_")[0] for name, _ in shifted} == {"t5a", "t9a", "t16", "f9"}
+    for name, run in shifted:
+        assert run.seed in PUBLISHED_SEEDS, name
+        assert run.scenario_options["imbalance_ratio"] == INFINITE_RATIO, name
 
 
 @pytest.mark.parametrize("experiment", sorted({p.experiment for p in published()}))
