@@ -73,6 +73,42 @@ def test_every_alternative_that_it_offers_is_a_different_valid_spec(path):
         assert expand(load_spec(path, changes), CATALOG) != runs, changes
 
 
+OPEN_POINTS = {
+    "memo": (r"MEMO", r"settings\.memo"),
+    "sentry": (r"SENTRY", r"settings\.sentry\.learning_rate"),
+    "visda-2021": (r"over 1,000 classes", r"classes: 200"),
+    "imagenet-r": (r"fractions of ln 1000", r"entropy_classes: 200"),
+    "pretraining by PLPD": (r"Unsaid, and chosen", r"\+plpd\+epochs"),
+    "entropy_copies": (r"mean of the copies' entropies", r""),
+    "AugMix at 28 pixels": (r"AugMix at 28 pixels|At 28 pixels .* AugMix", r""),
+}
+"""What the paper leaves open, by what brings it into a spec: the header's words, and the override that it offers."""
+
+
+def open_points(path):
+    """Those of ``OPEN_POINTS`` that concern a spec."""
+    for run in expand(load_spec(path), CATALOG):
+        yield from {run.method, run.benchmark} & set(OPEN_POINTS)
+        copies = bool(run.settings.get("entropy_copies"))
+        if copies:
+            yield "entropy_copies"
+        if "+plpd" in run.model:
+            yield "pretraining by PLPD"
+        augmix = copies or run.method == "memo" or run.settings.get("transform") == "augmix"
+        if augmix and run.benchmark == "colored-mnist":
+            yield "AugMix at 28 pixels"
+
+
+@each
+def test_it_says_what_was_chosen_where_the_paper_is_silent(path):
+    offered = " ".join(change for changes in index.overrides(path) for change in changes)
+    silent = " ".join(index.read_header(path).fields["Silent"].split())
+    for point in set(open_points(path)):
+        words, override = OPEN_POINTS[point]
+        assert re.search(words, silent), (point, words)
+        assert re.search(override, offered), (point, override)
+
+
 def test_label_shifts_on_imagenet_c_have_the_published_orders():
     shifted = [
         (path.stem, run)
