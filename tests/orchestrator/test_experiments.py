@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
+from deyo.benchmarks.registry import BUILT_IN, benchmark_class, benchmark_info
+from deyo.networks import ANCHORS
 from deyo.networks.files import build_architecture
 from deyo.streams.label_shift import INFINITE_RATIO, PUBLISHED_SEEDS
-from experiments import index, settings
+from experiments import index, reference
 from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
 from orchestrator.plan import make_plan
@@ -164,7 +166,37 @@ def test_specs_hold_no_paths_of_a_machine():
             assert not re.search(r"(?<![\w.])/(home|root|work|tmp|mnt)/", path.read_text(encoding="utf-8")), path.name
 
 
-def test_the_settings_in_the_reference_are_those_of_the_code() -> None:
-    text = settings.SPEC.read_text(encoding="utf-8")
-    assert settings.with_table(text) == text, "run `python -m experiments.index`"
-    assert "| `momentum` |" in text
+def test_what_the_reference_lists_is_what_the_code_has() -> None:
+    text = reference.SPEC.read_text(encoding="utf-8")
+    assert reference.with_parts(text) == text, "run `python -m experiments.index`"
+    for part, name in (
+        ("settings", "momentum"),
+        ("options of benchmarks", "preprocessing"),
+        ("networks", "vit-base-ln+modern"),
+        ("flags", "+plpd"),
+    ):
+        begin, end = reference.marks(part)
+        assert f"| `{name}` |" in text.partition(begin)[2].partition(end)[0], part
+
+
+def test_every_benchmark_has_the_options_that_the_reference_lists() -> None:
+    for name in BUILT_IN:
+        options = benchmark_class(name).OPTIONS
+        assert {key: option.default for key, option in options.items()} == benchmark_info(name).options
+        for key, option in options.items():
+            for choice in option.choices:
+                assert benchmark_info(name, **{key: choice}).options[key] == choice
+
+
+def test_anchors_are_the_papers() -> None:
+    """No-adapt's average and contrast in any table of the paper (their last digits differ from table to table)."""
+    found = {
+        (p.model, p.severity, p.corruption, p.value)
+        for p in published()
+        if (p.benchmark, p.method) == ("imagenet-c", "no-adapt")
+    }
+    for name, anchor in ANCHORS.items():
+        if anchor.source == "the paper":
+            assert (name, 5, "average", anchor.severity_5) in found, name
+            assert (name, 3, "average", anchor.severity_3) in found, name
+            assert (name, 5, "contrast", anchor.contrast) in found, name
