@@ -1,6 +1,6 @@
 """The index of experiments: what each spec's header says, its cost from measured speeds, and README.md's table.
 
-python -m experiments.index            # write the Cost lines, README.md's table and SPEC.md's settings anew
+python -m experiments.index            # write the Cost lines, README.md's table and SPEC.md's tables anew
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from deyo.types import DataError
-from experiments import settings
+from experiments import reference
 from orchestrator.cost import CostModel
 from orchestrator.types import RunConfig
 
@@ -179,7 +179,7 @@ def main() -> None:
     for path in spec_files():
         path.write_text(with_cost(path), encoding="utf-8")
     README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    settings.SPEC.write_text(settings.with_table(settings.SPEC.read_text(encoding="utf-8")), encoding="utf-8")
+    reference.SPEC.write_text(reference.with_parts(reference.SPEC.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

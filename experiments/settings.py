@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from pathlib import Path
-
-SPEC = Path(__file__).with_name("SPEC.md")
-BEGIN, END = "<!-- settings: written by `python -m experiments.index` -->", "<!-- end of settings -->"
 
 
 def table() -> str:
@@ -24,12 +20,6 @@ def table() -> str:
         default = shown[0] if len(shown) == 1 else ", ".join(f"{value} ({m})" for m, value in defaults.items())
         lines.append(f"| `{name}` | {', '.join(defaults)} | {default} | {allowed} | {doc} |")
     return "\n".join(lines)
-
-
-def with_table(text: str) -> str:
-    """SPEC.md's text with the table as it would be written now."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
 def _classes() -> dict[str, type]:

@@ -54,6 +54,20 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert not {name for name in named if not (ROOT / name).exists()}
 
 
+EXPERIMENTS = ROOT / "experiments"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for suffix in ("yaml", "md") for path in sorted(EXPERIMENTS.rglob(f"*.{suffix}"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_pages_of_results_that_are_named_exist(document: Path) -> None:
+    """``results/NAME.md``, as specs and the index of experiments write it."""
+    named = set(re.findall(r"\bresults/([\w.-]+\.md)\b", document.read_text(encoding="utf-8")))
+    assert not {name for name in named if not (EXPERIMENTS / "results" / name).exists()}
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "orchestrator" / "deploy").glob("*")), ids=lambda path: path.name)
 def test_files_that_recipes_name_exist(script: Path) -> None:
     named = set(NAMED.findall(script.read_text(encoding="utf-8")))

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from deyo.benchmarks.info import BenchmarkInfo, nearest, resolve_options
+from deyo.benchmarks.info import BenchmarkInfo, Option, nearest, resolve_options
 from deyo.benchmarks.sources import CorruptedSource
 from deyo.cache import Progress, Recipe, Source, open_images
 from deyo.corruptions import VERSION as CORRUPTIONS_VERSION
@@ -19,16 +19,30 @@ from deyo.corruptions.constants import FAMILIES
 from deyo.types import ConfigError, DataError, ImageSet
 
 DEVICES = ("cpu", "cuda")  # kinds that corruptions are made on
-GENERATED_OPTIONS = {"constants": "imagenet", "corruption_seed": 0, "jpeg_quality": 85}
+GENERATED_OPTIONS = {
+    "constants": Option(
+        default="imagenet",
+        choices=tuple(FAMILIES),
+        doc="of the corruptions: ImageNet-C's, Tiny-ImageNet-C's or CIFAR-10-C's",
+    ),
+    "corruption_seed": Option(default=0, doc="of the corruptions' random draws"),
+    "jpeg_quality": Option(
+        default=85,
+        allowed="1 to 95, or 0",
+        doc="JPEG after the corruption, 85 as in ImageNet-C; 0: none, which spares what the strongest contrast leaves",
+    ),
+}
+"""Options of benchmarks whose corruptions are made here."""
 
 
 class BaseBenchmark(ABC):
-    """A benchmark over recipes; subclasses say how each part is opened.
+    """A benchmark over recipes; subclasses say how each part is opened, and which ``OPTIONS`` it has.
 
     ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``; with ``build`` False, sets are opened but
     not prepared (``deyo.cache.open_images``). Opened sets are kept: asking twice is free.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Option]] = {}
     class_columns: np.ndarray | None = None
     entropy_classes: int | None = None  # the C of thresholds such as 0.4 · ln C, where it is not the number of logits
     roots: Mapping[str, Path] = {}  # of other benchmarks whose images may be needed, as far as they were named
@@ -145,17 +159,9 @@ def _made_on(kind: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if kind == "cpu" else {**config, "device": kind}
 
 
-def generated_options(
-    benchmark: str, given: Mapping[str, Any], defaults: Mapping[str, Any], **choices: list[Any]
-) -> dict[str, Any]:
-    """Options of a benchmark whose corruptions are made here: ``GENERATED_OPTIONS`` beside its own.
-
-    ``jpeg_quality`` 85 is how ImageNet-C was stored; 0 leaves JPEG out, which spares what the strongest contrast
-    leaves of an image.
-    """
-    found = resolve_options(
-        benchmark, given, {**GENERATED_OPTIONS, **defaults}, {"constants": list(FAMILIES), **choices}
-    )
+def generated_options(benchmark: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """``resolve_options`` of a benchmark whose corruptions are made here (``GENERATED_OPTIONS`` among its own)."""
+    found = resolve_options(benchmark, given, options)
     if not 0 <= found["jpeg_quality"] <= 95:
         raise ConfigError(f"{benchmark}: jpeg_quality is {found['jpeg_quality']}, expected 1 to 95, or 0 for no JPEG")
     return found

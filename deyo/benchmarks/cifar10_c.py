@@ -41,7 +41,7 @@ class CIFAR10C(BaseBenchmark):
             corruptions=CORRUPTIONS + EXTRA_CORRUPTIONS,
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
-            options=resolve_options("cifar10-c", options, {}),
+            options=resolve_options("cifar10-c", options, CIFAR10C.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

@@ -5,11 +5,12 @@ JPEG costs about 10 points of accuracy, so that results are never to be compared
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from deyo.benchmarks.base import BaseBenchmark, generated_options
+from deyo.benchmarks.base import GENERATED_OPTIONS, BaseBenchmark, generated_options
 from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, require_root
 from deyo.benchmarks.sources import EncodedSource
 from deyo.cache import Recipe
@@ -23,6 +24,7 @@ class CIFAR10Jpeg(BaseBenchmark):
     """10,000 test images; the corruptions have CIFAR-10-C's constants unless option ``constants`` says otherwise."""
 
     ROWS = 10_000
+    OPTIONS: ClassVar = GENERATED_OPTIONS | {"constants": replace(GENERATED_OPTIONS["constants"], default="cifar")}
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
@@ -34,7 +36,7 @@ class CIFAR10Jpeg(BaseBenchmark):
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
             generated=True,
-            options=generated_options("cifar10-jpeg", options, {"constants": "cifar"}),
+            options=generated_options("cifar10-jpeg", options, CIFAR10Jpeg.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

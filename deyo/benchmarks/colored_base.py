@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from deyo.benchmarks import colored
 from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, resolve_options
+from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, Option, resolve_options
 from deyo.benchmarks.sources import ArraySource
 from deyo.cache import Recipe
 from deyo.types import ImageSet
 
+OPTIONS = {
+    "recipe": Option(
+        default="official",
+        choices=colored.RECIPES,
+        doc="official: 25 % label noise, flips 0.2, 0.1, 0.9, class 0 red; paper: no noise, 0.2, 0.2, 0.9, green",
+    ),
+    "numpy_seed": Option(
+        default=2024, doc="of label noise and colours; with recipe official the authors' set of that seed, bit for bit"
+    ),
+}
+
 
 def describe_colored(name: str, **options: Any) -> BenchmarkInfo:
-    """Two classes, four groups, 28x28. Options: ``recipe`` (of ``colored.RECIPES``) and ``numpy_seed``."""
-    defaults = {"recipe": "official", "numpy_seed": 2024}
+    """Two classes, four groups, 28x28; options: ``OPTIONS``."""
     return BenchmarkInfo(
         name=name,
         num_classes=2,
         image_size=28,
         group_names=colored.GROUP_NAMES,
         scenarios=GROUP_SCENARIOS,
-        options=resolve_options(name, options, defaults, {"recipe": colored.RECIPES}),
+        options=resolve_options(name, options, OPTIONS),
     )
 
 
 class ColoredBenchmark(BaseBenchmark):
     """Digits coloured by the recipe in ``colored``; subclasses say which digits."""
+
+    OPTIONS: ClassVar = OPTIONS
 
     @abstractmethod
     def labels_of_digits(self) -> np.ndarray:

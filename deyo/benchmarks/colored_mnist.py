@@ -19,10 +19,7 @@ LAYOUT = "train-images-idx3-ubyte and train-labels-idx1-ubyte (or .gz), in it or
 
 
 class ColoredMNIST(ColoredBenchmark):
-    """20,000 images in each environment, 28x28; the test set is the last third of MNIST's training file.
-
-    Options: ``recipe`` ("official", bit for bit the authors' set for the same ``numpy_seed``; or "paper").
-    """
+    """20,000 images in each environment, 28x28; the test set is the last third of MNIST's training file."""
 
     IMAGES = 60_000
 

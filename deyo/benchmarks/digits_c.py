@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
-from deyo.benchmarks.base import BaseBenchmark, generated_options
+from deyo.benchmarks.base import GENERATED_OPTIONS, BaseBenchmark, generated_options
 from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo
 from deyo.benchmarks.sources import ArraySource
 from deyo.cache import Recipe
@@ -33,6 +33,8 @@ class DigitsC(BaseBenchmark):
     The corruptions have ImageNet-C's constants, which at 32 pixels hurt a lot, and are ``generated``.
     """
 
+    OPTIONS: ClassVar = GENERATED_OPTIONS
+
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
         return BenchmarkInfo(
@@ -44,7 +46,7 @@ class DigitsC(BaseBenchmark):
             scenarios=IMAGE_SCENARIOS,
             generated=True,
             bundled=True,
-            options=generated_options("digits-c", options, {}),
+            options=generated_options("digits-c", options, DigitsC.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

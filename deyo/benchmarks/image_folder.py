@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from deyo.benchmarks import transforms
-from deyo.benchmarks.base import BaseBenchmark, generated_options
+from deyo.benchmarks.base import GENERATED_OPTIONS, BaseBenchmark, generated_options
 from deyo.benchmarks.info import (
     ALL_SEVERITIES,
     IMAGE_SCENARIOS,
     SINGLE_SHIFT_SCENARIOS,
     BenchmarkInfo,
+    Option,
     require_root,
 )
 from deyo.benchmarks.listing import class_folders, imagenet_wnids, list_images
@@ -28,28 +29,36 @@ from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from deyo.types import ConfigError, DataError, ImageSet
 
 LAYOUT = "<class>/*.jpg, or labels.csv (columns file, class_index) and its images"
-_DEFAULTS = {
-    "image_size": 224,
-    "resize": 256,
-    "classes": "folders",
-    "num_classes": None,
-    "generate": True,
-}
 
 
 class ImageFolder(BaseBenchmark):
     """The user's images: shorter side to ``resize``, middle ``image_size``, then a corruption and JPEG.
 
-    Options, besides these: ``classes`` "folders" numbers the class folders in sorted order, "imagenet" reads them
-    as ImageNet's wnids and gives their index among 1,000; ``num_classes`` where the network has more classes than
-    the images show; ``generate: false`` leaves the images as they are, with no axis of corruptions;
-    ``jpeg_quality`` (85; 0 for none). JPEG matters: on 1,000 ImageNet images at contrast 5, EfficientNet-lite0 has
-    11.8 % and with BatchNorm statistics 59.5 % without it, 6.6 % and 31 % through it.
+    JPEG matters: on 1,000 ImageNet images at contrast 5, EfficientNet-lite0 has 11.8 % and with BatchNorm statistics
+    59.5 % without it, 6.6 % and 31 % through it.
     """
+
+    OPTIONS: ClassVar = GENERATED_OPTIONS | {
+        "image_size": Option(default=224, allowed="at most resize; 32 or more with generate", doc="side in pixels"),
+        "resize": Option(default=256, doc="pixels of the shorter side, before the middle image_size is taken"),
+        "classes": Option(
+            default="folders",
+            choices=("folders", "imagenet"),
+            doc="folders: class folders numbered in sorted order; imagenet: wnids, numbered as among the 1,000",
+        ),
+        "num_classes": Option(
+            default=None,
+            allowed="whole, at least 2, or null",
+            doc="where the network has more classes than the images show",
+        ),
+        "generate": Option(
+            default=True, doc="make corruptions; false: the images as they are, with no axis of corruptions"
+        ),
+    }
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        resolved = generated_options("image-folder", options, _DEFAULTS, classes=["folders", "imagenet"])
+        resolved = generated_options("image-folder", options, ImageFolder.OPTIONS)
         number = resolved["num_classes"]
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 2):
             raise ConfigError(f"image-folder: num_classes is {number!r}, expected a number of 2 or more")

@@ -32,7 +32,7 @@ class ImageNet(BaseBenchmark):
             num_classes=1000,
             image_size=SIZE,
             scenarios=SINGLE_SHIFT_SCENARIOS,
-            options=resolve_options("imagenet", options, {}),
+            options=resolve_options("imagenet", options, ImageNet.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

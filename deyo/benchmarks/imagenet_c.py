@@ -35,7 +35,7 @@ class ImageNetC(ImageNetTarget):
             corruptions=CORRUPTIONS + EXTRA_CORRUPTIONS,
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
-            options=resolve_options("imagenet-c", options, {}),
+            options=resolve_options("imagenet-c", options, ImageNetC.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

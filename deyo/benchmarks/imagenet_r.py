@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from deyo.benchmarks import transforms
 from deyo.benchmarks.imagenet import SIZE, ImageNetTarget
-from deyo.benchmarks.info import SINGLE_SHIFT_SCENARIOS, BenchmarkInfo, require_root, resolve_options
+from deyo.benchmarks.info import SINGLE_SHIFT_SCENARIOS, BenchmarkInfo, Option, require_root, resolve_options
 from deyo.benchmarks.listing import imagenet_r_wnids, imagenet_wnids, list_classes
 from deyo.benchmarks.sources import FileSource
 from deyo.cache import Recipe
@@ -23,16 +23,20 @@ def imagenet_r_columns() -> np.ndarray:
 
 
 class ImageNetR(ImageNetTarget):
-    """Labels 0 to 199 in sorted order; the logits are cut to these classes before entropy and PLPD.
-
-    Option ``entropy_classes``: the C of thresholds such as 0.4 · ln C. SAR's author kept 1,000; FOA took 200.
-    """
+    """Labels 0 to 199 in sorted order; the logits are cut to these classes before entropy and PLPD."""
 
     TOTAL = 30_000
+    OPTIONS: ClassVar = {
+        "entropy_classes": Option(
+            default=1000,
+            choices=(200, 1000),
+            doc="the C of thresholds such as 0.4·ln C: SAR's author kept 1,000, FOA took 200",
+        )
+    }
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        resolved = resolve_options("imagenet-r", options, {"entropy_classes": 1000}, {"entropy_classes": [200, 1000]})
+        resolved = resolve_options("imagenet-r", options, ImageNetR.OPTIONS)
         return BenchmarkInfo(
             name="imagenet-r",
             num_classes=resolved["entropy_classes"],

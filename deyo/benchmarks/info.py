@@ -41,26 +41,34 @@ class BenchmarkInfo:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def resolve_options(
-    benchmark: str,
-    given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    choices: Mapping[str, Iterable[Any]] | None = None,
-) -> dict[str, Any]:
-    """``defaults`` overridden by ``given``. Raises ``ConfigError`` for an unknown key, type or value."""
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of a benchmark, as specs give it and ``experiments/SPEC.md`` lists it.
+
+    ``choices`` are the values allowed; without any it is every value of the default's kind (where that is None, the
+    benchmark checks by itself). ``allowed`` says in words what the benchmark checks beyond that.
+    """
+
+    default: Any
+    doc: str
+    choices: tuple[Any, ...] = ()
+    allowed: str = ""
+
+
+def resolve_options(benchmark: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """The defaults of ``options`` overridden by ``given``. Raises ``ConfigError`` for an unknown key, type or value."""
     for key, value in given.items():
-        if key not in defaults:
+        if key not in options:
             raise ConfigError(
-                f"{benchmark} has no option {key!r}; it has: {', '.join(sorted(defaults)) or 'none'}."
-                + nearest(key, defaults)
+                f"{benchmark} has no option {key!r}; it has: {', '.join(sorted(options)) or 'none'}."
+                + nearest(key, options)
             )
-        allowed = list((choices or {}).get(key, ()))
+        allowed, default = list(options[key].choices), options[key].default
         if allowed and value not in allowed:
             raise ConfigError(f"{benchmark}: {key} is {value!r}, expected one of {allowed}")
-        default = defaults[key]
         if not allowed and default is not None and not _same_kind(value, default):
             raise ConfigError(f"{benchmark}: {key} is {value!r}, expected a value like {default!r}")
-    return {**defaults, **given}
+    return {**{key: option.default for key, option in options.items()}, **given}
 
 
 def _same_kind(value: Any, default: Any) -> bool:

@@ -7,14 +7,14 @@ whose classes are partly unknown, are left out, as SAR's author did (methods.md 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from deyo.benchmarks import transforms
 from deyo.benchmarks.imagenet import SIZE, ImageNetTarget
 from deyo.benchmarks.imagenet_r import imagenet_r_columns
-from deyo.benchmarks.info import SINGLE_SHIFT_SCENARIOS, BenchmarkInfo, require_root, resolve_options
+from deyo.benchmarks.info import SINGLE_SHIFT_SCENARIOS, BenchmarkInfo, Option, require_root, resolve_options
 from deyo.benchmarks.listing import check_counts, class_folders, imagenet_wnids, list_images
 from deyo.benchmarks.sources import FileSource
 from deyo.cache import Recipe
@@ -24,14 +24,21 @@ LAYOUT = "imagenet_c_and_r/<wnid>/*.JPEG and *.jpg, 17,304 images (the unpacked 
 
 
 class VisDA2021(ImageNetTarget):
-    """Option ``classes``: 1000 (all images, all logits), or 200 (the images of ImageNet-R's classes, logits cut)."""
+    """Labels 0 to 999, or 0 to 199 in sorted order (``OPTIONS``)."""
 
     CORRUPTED = 9_080
     RENDITIONS = 8_224
+    OPTIONS: ClassVar = {
+        "classes": Option(
+            default=1000,
+            choices=(200, 1000),
+            doc="1000: all images, all logits; 200: the images of ImageNet-R's classes, logits cut to these",
+        )
+    }
 
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
-        resolved = resolve_options("visda-2021", options, {"classes": 1000}, {"classes": [200, 1000]})
+        resolved = resolve_options("visda-2021", options, VisDA2021.OPTIONS)
         return BenchmarkInfo(
             name="visda-2021",
             num_classes=resolved["classes"],

@@ -10,7 +10,7 @@ import numpy as np
 
 from deyo.benchmarks import transforms
 from deyo.benchmarks.base import BaseBenchmark
-from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, require_root, resolve_options
+from deyo.benchmarks.info import GROUP_SCENARIOS, BenchmarkInfo, Option, require_root, resolve_options
 from deyo.benchmarks.sources import FileSource
 from deyo.cache import Recipe
 from deyo.types import DataError, ImageSet
@@ -24,12 +24,15 @@ _COLUMNS = ("img_filename", "y", "split", "place")
 
 
 class Waterbirds(BaseBenchmark):
-    """Birds on land and water backgrounds; group = 2 · y + place.
+    """Birds on land and water backgrounds; group = 2 · y + place."""
 
-    Option ``preprocessing``: "official" squashes to 224x224 (bicubic), "group_dro" squashes to 256x256 (bilinear)
-    and takes the middle 224.
-    """
-
+    OPTIONS: ClassVar = {
+        "preprocessing": Option(
+            default="official",
+            choices=("official", "group_dro"),
+            doc="official: squashed to 224x224, bicubic; group_dro: to 256x256, bilinear, then the middle 224 (D17)",
+        )
+    }
     COUNTS: ClassVar[dict[str, tuple[int, int, int, int]]] = {
         "train": (3498, 184, 56, 1057),
         "val": (467, 466, 133, 133),
@@ -49,12 +52,7 @@ class Waterbirds(BaseBenchmark):
             image_size=SIZE,
             group_names=GROUP_NAMES,
             scenarios=GROUP_SCENARIOS,
-            options=resolve_options(
-                "waterbirds",
-                options,
-                {"preprocessing": "official"},
-                {"preprocessing": ["official", "group_dro"]},
-            ),
+            options=resolve_options("waterbirds", options, Waterbirds.OPTIONS),
         )
 
     def recipe(self, corruption: str | None, severity: int | None) -> Recipe:

