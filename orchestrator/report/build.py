@@ -15,6 +15,7 @@ from orchestrator.report.curves import Curve, read_curves
 from orchestrator.report.style import Plot
 from orchestrator.tables.data import SweepData
 from orchestrator.tables.differences import compared
+from orchestrator.tables.generated import generated_note
 from orchestrator.tables.layouts.base import LayoutOptions
 from orchestrator.tables.model import Table
 from orchestrator.tables.render import render
@@ -144,6 +145,7 @@ def make_page(data: SweepData, sections: Sequence[Section]) -> str:
         f"<div{' class=bad' if f.bad else ''}><dt>{escape(f.name)}</dt><dd>{escape(f.value)}</dd></div>"
         for f in facts.summary(data)
     )
+    note = generated_note(data.entries)
     what = ", ".join(
         ", ".join(str(v) for v in data.values(axis) if v is not None) for axis in ("benchmark", "scenario", "model")
     )
@@ -155,14 +157,17 @@ def make_page(data: SweepData, sections: Sequence[Section]) -> str:
             f"<style>\n{CSS.read_text(encoding='utf-8')}</style>\n</head>\n<body>",
             f'<header><h1>{escape(data.sweep)}</h1><p class="lead">{escape(what)}</p>',
             f'<dl class="facts">{numbers}</dl><nav aria-label="Sections">{nav}</nav></header>\n<main>',
-            *map(_section, shown),
+            *(_section(s, note) for s in shown),
             "</main>\n<footer>Written by deyo-sweep from the sweep's committed runs.</footer>\n</body>\n</html>\n",
         ]
     )
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, note: str) -> str:
+    """``note`` goes to sections with plots: tables have captions of their own."""
     parts = [f'<section id="{section.anchor}">', f"<h2>{escape(section.title)}</h2>", section.html]
+    if note and any(g.plots for g in section.galleries):
+        parts.append(f"<p>{escape(note)}</p>")
     return "\n".join([*parts, *map(_gallery, section.galleries), "</section>"])
 
 

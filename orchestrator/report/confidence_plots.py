@@ -6,7 +6,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -155,20 +155,34 @@ def area_plot(part: Sequence[Score], where: str) -> list[Plot]:
 
 
 def _areas(entropy: Score, plpd: Score) -> tuple[np.ndarray, np.ndarray] | None:
-    """Accuracy and share [4] by the run's own thresholds; None where its benchmark's number of classes is unknown."""
-    from deyo.benchmarks import benchmark_info
-    from deyo.types import ConfigError
-
+    """Accuracy and share [4] by the run's own thresholds; None where the number of its classes is unknown."""
     settings: Mapping[str, object] = plpd.entry.axes["settings"]
-    try:
-        classes = benchmark_info(plpd.entry.axes["benchmark"]).num_classes
-    except ConfigError:
+    classes = _classes(plpd.entry.axes)
+    if classes is None:
         return None
     low_entropy = -entropy.score < float(settings.get("entropy_margin", 0.5)) * math.log(classes)
     area = 2 * low_entropy + (plpd.score > float(settings.get("plpd_threshold", 0.2)))
     count = np.bincount(area, minlength=4)
     with np.errstate(invalid="ignore"):
         return np.bincount(area, weights=plpd.correct, minlength=4) / count, count / len(area)
+
+
+def _classes(axes: Mapping[str, Any]) -> int | None:
+    """The C of thresholds that are fractions of ln C: of the benchmark with its options, else of the network; None
+    where only the data can tell.
+    """
+    from deyo.benchmarks import benchmark_info
+    from deyo.types import ConfigError, DataError
+
+    try:
+        known = benchmark_info(axes["benchmark"], **axes["benchmark_options"]).num_classes
+        if known is None:
+            from deyo.networks import network_info
+
+            known = network_info(axes["model"]).num_classes
+    except (ConfigError, DataError):
+        return None
+    return known
 
 
 def _area_panel(accuracy: np.ndarray, share: np.ndarray, title: str) -> Plot:

@@ -54,7 +54,9 @@ def compared(
         index = _index(other)
         return [_with_sweep(t, other, index, interval) for t in tables]
     if versus is not None:
-        return [versus_method(t, _label(data, versus), interval) for t in tables]
+        label = _label(data, versus)
+        found = [versus_method(t, label, interval) for t in tables]
+        return [t for t in found if any(c is not None for line in t.cells for c in line)] or found
     return tables
 
 

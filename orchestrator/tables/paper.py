@@ -15,6 +15,7 @@ from orchestrator.analyses import is_analysis
 from orchestrator.tables.beside import Reference, beside
 from orchestrator.tables.data import Entry
 from orchestrator.tables.model import Cell, Column, Row, Table
+from orchestrator.tables.paper_setting import flags, is_papers, other_options, starts_from_random
 from orchestrator.tables.statistics import Summary
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "paper"
@@ -22,6 +23,8 @@ AVERAGE = "average"
 CORRUPTIONS_OF_PAPER = 15
 SEEDS_OF_PAPER = 3
 """Runs behind the paper's ±: it does not say; three fit its values (methods.md §3.6)."""
+FIXED = ("benchmark", "benchmark_options", "scenario", "scenario_options", "severity", "model", "method", "settings")
+"""What all runs behind one number of the paper share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,28 +88,47 @@ def with_paper(table: Table, experiments: Sequence[str] = ()) -> Table:
     numbers = _Numbers(p for p in published() if not experiments or p.experiment in experiments)
     lone = _lone_labels(table)
     used: dict[str, None] = {}
+    random: dict[str, None] = {}
 
     def find(row: Row, column: Column, cell: Cell) -> Reference | None:
         match = numbers.match(cell.entries, column, lone, row.key.get("confidence", ""))
         if match is None or cell.summary is None:
             return None
         used[match.experiment] = None
+        random.update((_named(e.axes), None) for e in cell.entries if starts_from_random(e.axes))
         return _reference(cell, match)
 
     compared = beside(table, "paper", find)
-    return compared.with_notes(*_notes(table, used))
+    return compared.with_notes(*_notes(table, used), _on_start(random))
+
+
+def _named(axes: Mapping[str, Any]) -> str:
+    return f"{axes['model']} on {axes['benchmark']}"
+
+
+def _on_start(random: Mapping[str, None]) -> str:
+    if not random:
+        return ""
+    return f"The paper's networks start from ImageNet weights; from random weights here: {', '.join(random)}."
 
 
 def _notes(table: Table, used: Mapping[str, None]) -> list[str]:
     if not used:
         entries = [e for row in table.cells for c in row if c is not None for e in c.entries]
-        have = sorted({f"{e.axes['benchmark']} {e.axes['scenario']} {e.axes['model']}" for e in entries})
+        have = sorted({_place(e.axes) for e in entries})
         return [f"The paper has no number to compare with for {'; '.join(have[:4])}."]
     return [
         f"paper: {', '.join(used)} of the paper. Δ: ours − paper; ! marks |Δ| > 2 standard errors, of our mean "
         f"(std/√n) and of the paper's where it prints ± (taken as {SEEDS_OF_PAPER} runs); no mark is possible "
         "where neither is known."
     ]
+
+
+def _place(axes: Mapping[str, Any]) -> str:
+    """Where runs stand, with the options that are not the paper's."""
+    other = other_options(axes)
+    shown = f" {json.dumps(other, default=str)}" if other else ""
+    return f"{axes['benchmark']} {axes['scenario']} {axes['model']}{shown}"
 
 
 def _reference(cell: Cell, match: Published) -> Reference:
@@ -168,12 +190,13 @@ class _Numbers:
     def match(self, entries: Sequence[Entry], column: Column, lone: set[str], confidence: str) -> Published | None:
         """The published number that the runs ``entries`` reproduce, or None."""
         first = entries[0].axes
-        fixed = ("benchmark", "scenario", "severity", "model", "method", "settings")
-        if column.kind == "weighted" or any(e.axes[a] != first[a] for e in entries for a in fixed):
+        if column.kind == "weighted" or any(e.axes[a] != first[a] for e in entries for a in FIXED):
+            return None
+        if not is_papers(first):
             return None
         corruptions = dict.fromkeys(e.axes["corruption"] for e in entries)
-        model, *flags = first["model"].split("+")
-        variants = {confidence} if confidence else {"with-plpd"} if "plpd" in flags else {"", "without-plpd"}
+        model = first["model"].partition("+")[0]
+        variants = {confidence} if confidence else {"with-plpd"} if "plpd" in flags(first) else {"", "without-plpd"}
         method = "no-adapt" if confidence and not adapts(first) else first["method"]
         place = (first["benchmark"], first["scenario"], first["severity"], model, method)
 

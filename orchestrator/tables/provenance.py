@@ -9,6 +9,7 @@ from typing import Any
 
 from deyo.types import ConfigError
 from orchestrator.tables.data import Entry, hashable
+from orchestrator.tables.generated import generated_note
 
 # Runs that agree on these axes must agree on the stamp, or the numbers do not belong into one mean.
 _WEIGHTS_OF = ("benchmark", "model")
@@ -90,8 +91,8 @@ def _by(done: Sequence[Entry], axis: str, stamp: str) -> dict[str, dict[str, Non
 
 
 def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
-    """The caption's lines on provenance: protocol, precision, weights, data, streams cut short, devices (for
-    speed), uncommitted code.
+    """The caption's lines on provenance: protocol, precision, weights, data, generated corruptions, streams cut
+    short, devices (for speed), uncommitted code.
     """
     done = [e for e in entries if e.status == "done"]
     lines = [
@@ -107,6 +108,7 @@ def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
     data = [f"{b} {_digest_of(p)}" for b, p in _by(done, "benchmark", "data_fingerprint").items()]
     if data:
         lines.append(f"Data fingerprint: {'; '.join(data)}.")
+    lines += filter(None, [generated_note(entries)])
     cut = dict.fromkeys(e.axes["max_images"] for e in entries)
     if any(c is not None for c in cut):
         lines.append(f"Streams: {_listed('whole' if c is None else f'the first {c} images only' for c in cut)}.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from deyo.types import ConfigError
 from orchestrator.tables.data import SweepData, filtered
+from orchestrator.tables.generated import apart
 from orchestrator.tables.layouts import default_layout, layout
 from orchestrator.tables.layouts.base import Layout, LayoutOptions
 from orchestrator.tables.metrics import metric
@@ -51,16 +52,32 @@ def make_tables(data: SweepData, request: Request = Request()) -> list[Table]:
 
 
 def select_tables(data: SweepData, request: Request) -> tuple[Layout | None, list[Table]]:
-    """The layout taken (None for a free pivot) and its tables."""
+    """The layout taken (None for a free pivot) and its tables. Released and generated corruptions stand in tables of
+    their own.
+    """
     data = filtered(data, request.where)
     if not data.entries:
         raise ConfigError(f"sweep '{data.sweep}' has no runs yet; `deyo-sweep status {data.sweep}` says why")
-    metrics = tuple(metric(m) for m in request.metrics)
-    if request.rows or request.cols:
-        rows = request.rows or ["label"]
-        tables = [pivot(data, rows, request.cols, metrics or (metric("accuracy"),), request.pivot)]
-        chosen = None
-    else:
+    chosen = None
+    if not (request.rows or request.cols):
         chosen = layout(request.layout) if request.layout else default_layout(data)
-        tables = list(chosen.build(data, LayoutOptions(metrics=metrics, pivot=request.pivot)))
+    parts = apart(data)
+    tables = [table for part in parts for table in _built(part, chosen, request, alone=len(parts) == 1)]
     return chosen, [with_seeds(t) for t in tables] if request.seeds else tables
+
+
+def _built(data: SweepData, chosen: Layout | None, request: Request, *, alone: bool) -> Sequence[Table]:
+    """The tables of one part of the sweep; ``alone``: it is the whole."""
+    metrics = tuple(metric(m) for m in request.metrics)
+    if chosen is None:
+        rows = request.rows or ["label"]
+        return [pivot(data, rows, request.cols, metrics or (metric("accuracy"),), request.pivot)]
+    try:
+        return chosen.build(data, LayoutOptions(metrics=metrics, pivot=request.pivot))
+    except ConfigError as error:
+        if alone:
+            raise
+        raise ConfigError(
+            f"{error} (this is of {', '.join(map(str, data.values('benchmark')))} alone: released and generated "
+            "corruptions stand in tables of their own; --where benchmark=NAME keeps one kind)"
+        ) from None

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from safetensors.torch import save_file
+from tables_fakes import planned, samples, sweep
 
 from deyo.benchmarks.registry import BUILT_IN, benchmark_class, benchmark_info
 from deyo.networks import ANCHORS
@@ -17,8 +22,10 @@ from orchestrator.catalog import Catalog
 from orchestrator.expand import expand
 from orchestrator.plan import make_plan
 from orchestrator.spec import load_spec
+from orchestrator.tables.differences import compared
 from orchestrator.tables.layouts import layout
 from orchestrator.tables.paper import published
+from orchestrator.tables.request import Request
 from orchestrator.types import RunStatus
 
 SPECS = index.spec_files()
@@ -140,6 +147,34 @@ def test_the_full_form_has_a_run_for_each_published_number(experiment):
             and number.corruption in ("", "average", run.corruption)
             for run in runs
         ), number
+
+
+@pytest.mark.parametrize("experiment", sorted({p.experiment for p in published()}))
+def test_its_table_shows_each_published_number(experiment):
+    """In the full form, by the command of the spec's header, whatever the runs' own numbers are."""
+    (path,) = [p for p in SPECS if p.stem.partition("_")[0] == experiment.lower()]
+    runs = expand(load_spec(path), CATALOG)
+    groups = {"average_accuracy": 0.5, "worst_group_accuracy": 0.4}
+    data = sweep(runs, lambda c: 0.5, extra=lambda c: groups if c.scenario == "biased" else {})
+    recorded = [samples(run) for run in planned(runs) if run.config.record_samples]
+    data = replace(data, samples=lambda ids: pa.Table.from_batches(recorded) if recorded else None)
+    shown: Counter[float] = Counter()
+    for command in index.read_header(path).commands:
+        words = shlex.split(command)
+        if words[1] == "table" and "paper" in words:
+            tables = compared(data, Request(layout=words[words.index("--layout") + 1]), paper=True)
+            shown += Counter(number for table in tables for number in papers_numbers(table))
+    wanted = Counter(p.value for p in published() if p.experiment == experiment)
+    assert set(shown) == set(wanted)
+    assert shown >= wanted
+
+
+def papers_numbers(table):
+    """The numbers of the paper that stand in a table."""
+    for row, line in zip(table.rows, table.cells):
+        for column, cell in zip(table.columns, line):
+            if cell is not None and "paper" in (row.kind, column.kind):
+                yield cell.summary.mean
 
 
 def test_the_readme_is_the_specs_own():

@@ -244,6 +244,33 @@ def test_quartiles_take_the_most_confident_first():
     assert confidence_plots.quartile_accuracy(-score, right).tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "options", "model", "classes"),
+    [
+        ("image-folder", {}, "small-resnet-bn", None),
+        ("image-folder", {}, "resnet50-bn", 1000),
+        ("image-folder", {"num_classes": 10}, "small-resnet-bn", 10),
+        ("imagenet-r", {"entropy_classes": 200}, "resnet50-gn", 200),
+        ("imagenet-r", {}, "resnet50-gn", 1000),
+    ],
+)
+def test_areas_are_cut_at_the_classes_of_the_runs_own_options(tmp_path, benchmark, options, model, classes):
+    settings = {"statistics": "running", "transform": "patch", "entropy_margin": 0.09, "plpd_threshold": 0.2}
+    place = {"benchmark": benchmark, "benchmark_options": options, "model": model, "corruption": None, "severity": None}
+    configs = [config(**place, method="score", settings=settings)]
+    write_store(tmp_path, "s", configs, row, steps=STEPS, with_samples=True)
+    data, _ = load("s", str(tmp_path))
+    with style.styled():
+        found = confidence_plots.confidence_plots(data)
+    areas = [p for p in found if p.name.startswith("areas")]
+    assert any(p.name.startswith("risk-coverage") for p in found)
+    assert len(areas) == (classes is not None)
+    for plot in areas:
+        shares = [bar.get_height() for bar in plot.figure.axes[0].containers[1]]
+        (entropy,) = [-s.score for s in confidence_plots.scores(data) if s.confidence == "entropy"]
+        assert sum(shares[2:]) == pytest.approx(100 * np.mean(entropy < 0.09 * np.log(classes)))
+
+
 def test_dot_plots_carry_the_means():
     data = sweep(grid(method=["tent", "deyo"], corruption=CORRUPTIONS, seed=[0, 1]), lambda c: 0.5 + 0.1 * c.seed)
     with style.styled():

@@ -185,3 +185,68 @@ def test_variants_are_not_taken_for_the_method():
     table = compared(data, Request(layout="biased"), paper=True)[0]
     assert [c.title for c in table.columns] == ["ours", "paper", "Δ"] * 2
     assert [row[1] and row[1].summary.mean for row in table.cells] == [87.42, None]
+
+
+SHIFT = {"scenario": "label-shift", "model": "vit-base-ln", "corruption": None, "severity": None}
+VISDA = {**SHIFT, "benchmark": "visda-2021"}
+RENDITIONS = {**SHIFT, "benchmark": "imagenet-r"}
+NOISE = {**SHIFT, "benchmark": "imagenet-c", "corruption": "gaussian_noise", "severity": 5}
+BIRDS = {**VISDA, "benchmark": "waterbirds", "scenario": "biased", "model": "resnet50-bn"}
+COLORED = {**BIRDS, "benchmark": "colored-mnist", "model": "resnet18-bn"}
+RESOLVED = {"imbalance_ratio": 500_000, "each_image_once": None}
+
+
+def beside_paper(**axes):
+    """The table of Tent and of DeYO beside the paper, and whether any number of the paper is in it."""
+    configs = [config(**axes, method=m, seed=s) for m in ("tent", "deyo") for s in (0, 1)]
+    metrics = {"average_accuracy": 0.8, "worst_group_accuracy": 0.7} if axes["scenario"] == "biased" else {}
+    (table,) = compared(sweep(configs, lambda c: 0.5, extra=lambda c: metrics), Request(), paper=True)
+    return table, "paper" in {c.kind for c in (*table.columns, *table.rows)}
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {**NOISE, "scenario_options": RESOLVED},
+        {**NOISE, "model": "vit-base-ln+paper", "scenario_options": {**RESOLVED, "each_image_once": False}},
+        {**RENDITIONS, "benchmark_options": {"entropy_classes": 1000}, "scenario_options": RESOLVED},
+        {**VISDA, "benchmark_options": {"classes": 1000}, "scenario_options": {**RESOLVED, "each_image_once": True}},
+        {**BIRDS, "benchmark_options": {"preprocessing": "official"}},
+        {**COLORED, "benchmark_options": {"recipe": "official", "numpy_seed": 2024}},
+        {**COLORED, "benchmark_options": {"recipe": "paper", "numpy_seed": 2024}},
+    ],
+)
+def test_runs_of_the_papers_own_setting_have_its_numbers(axes):
+    assert beside_paper(**axes)[1]
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({**NOISE, "scenario_options": {**RESOLVED, "imbalance_ratio": 1}}, '{"imbalance_ratio": 1}'),
+        ({**NOISE, "scenario_options": {**RESOLVED, "each_image_once": True}}, '{"each_image_once": true}'),
+        ({**NOISE, "model": "vit-base-ln+modern"}, "vit-base-ln+modern"),
+        ({**RENDITIONS, "model": "vit-base-ln+modern"}, "vit-base-ln+modern"),
+        ({**RENDITIONS, "benchmark_options": {"entropy_classes": 200}}, '"entropy_classes": 200'),
+        ({**VISDA, "benchmark_options": {"classes": 200}}, '"classes": 200'),
+        ({**BIRDS, "benchmark_options": {"preprocessing": "group_dro"}}, "group_dro"),
+        ({**BIRDS, "model": "resnet50-bn+random-init"}, "random-init"),
+        ({**BIRDS, "model": "resnet50-bn+epochs=4"}, "epochs=4"),
+        ({**COLORED, "benchmark_options": {"numpy_seed": 7}}, '"numpy_seed": 7'),
+    ],
+)
+def test_runs_of_another_setting_do_not(axes, said):
+    table, there = beside_paper(**axes)
+    assert not there
+    assert any(n.startswith("The paper has no number to compare with") and said in n for n in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "random"),
+    [("resnet18-bn", True), ("resnet18-bn+random-init", True), ("resnet18-bn+pretrained-init", False)],
+)
+def test_a_start_from_random_weights_is_named_under_the_papers_numbers(model, random):
+    table, there = beside_paper(**{**COLORED, "model": model})
+    assert there
+    assert any("start from ImageNet weights" in n and f"{model} on colored-mnist" in n for n in table.notes) == random
+    assert not any("start from ImageNet weights" in n for n in beside_paper(**BIRDS)[0].notes)

@@ -9,6 +9,7 @@ import numpy as np
 from deyo.confidence import aurc
 from orchestrator.tables import names
 from orchestrator.tables.best import mark_best
+from orchestrator.tables.generated import generated_note
 from orchestrator.tables.layouts.aurc import TITLES, Score, in_order
 from orchestrator.tables.model import Cell, Column, Row, Table
 from orchestrator.tables.statistics import Summary, mean_std
@@ -36,7 +37,7 @@ def by_group(members: Sequence[Score], title: str, ddof: int) -> list[Table]:
         cells=tuple(cells),
         ddof=ddof,
     )
-    return [mark_best(table)]
+    return [mark_best(table).with_notes(generated_note(s.entry for s in members))]
 
 
 def _name(members: Sequence[Score], group: int) -> str:
