@@ -16,7 +16,7 @@ test: $(VENV)/.installed-test
 
 # Several hosts, a browser, PostgreSQL, chaos, every spec in its reduced form, real data (DEYO_TEST_DATA).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -rs \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs \
 	  -m "(slow or browser or postgres or data) and not cluster"
 	$(BIN)/python -m pytest -m cluster -rs
 
