@@ -7,14 +7,15 @@ the projection and the MLP of one. That is about a twelfth of ViT-B/16 saved in 
 from __future__ import annotations
 
 import torch.nn.functional as F
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
+
+_TIMM = "timm.models.vision_transformer"
 
 
 class ClassTokenBlock(nn.Module):
     """A timm ``Block`` (sharing its layers, under the same names) that maps tokens [N, T, D] to [N, 1, D]."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: nn.Module) -> None:
         super().__init__()
         for name, child in block.named_children():
             self.add_module(name, child)
@@ -41,6 +42,10 @@ def trim_last_block(module: nn.Module) -> bool:
 
     Only plain timm vision transformers with a class token qualify; returns whether it was done.
     """
+    if type(module).__module__ != _TIMM:
+        return False
+    from timm.models.vision_transformer import Attention, Block, VisionTransformer  # seconds, that others need not wait
+
     if type(module) is not VisionTransformer or module.global_pool != "token":
         return False
     plain_head = module.attn_pool is None and module.cls_token is not None and module.num_prefix_tokens == 1

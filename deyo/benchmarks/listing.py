@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from deyo.benchmarks.sources import sample_of
 from deyo.types import DataError
@@ -41,6 +40,8 @@ def class_folders(root: Path) -> list[str]:
 
 def list_images(folder: Path) -> list[Path]:
     """The image files under ``folder`` in torchvision's order (folders sorted, then names)."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
     return [
         Path(parent) / name
         for parent, _, names in sorted(os.walk(folder, followlinks=True))
