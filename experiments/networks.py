@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deyo.networks.anchors import ANCHORS
+from deyo.anchors import ANCHORS
 from deyo.networks.definition import HALF, IMAGENET_MEAN, IMAGENET_STD, NetworkDefinition
 
 NORMS = {"bn": "BatchNorm", "gn": "GroupNorm", "ln": "LayerNorm"}

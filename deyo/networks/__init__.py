@@ -21,7 +21,7 @@ through the entry-point group ``deyo.networks`` (see ``NetworkDefinition``).
 
 from __future__ import annotations
 
-from deyo.networks.anchors import ANCHORS, Anchor
+from deyo.anchors import ANCHORS, Anchor
 from deyo.networks.definition import FileWeights, NetworkDefinition, Weights
 from deyo.networks.loading import load_network, weights_id
 from deyo.networks.registry import network_info, network_names

@@ -10,6 +10,7 @@ from typing import Any
 from deyo.types import ConfigError
 from orchestrator.tables.data import Entry, hashable
 from orchestrator.tables.generated import generated_note
+from orchestrator.tables.sanity import anchor_notes
 
 # Runs that agree on these axes must agree on the stamp, or the numbers do not belong into one mean.
 _WEIGHTS_OF = ("benchmark", "model")
@@ -92,7 +93,7 @@ def _by(done: Sequence[Entry], axis: str, stamp: str) -> dict[str, dict[str, Non
 
 def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
     """The caption's lines on provenance: protocol, precision, weights, data, generated corruptions, streams cut
-    short, devices (for speed), uncommitted code.
+    short, networks far from what is published of them, devices (for speed), uncommitted code.
     """
     done = [e for e in entries if e.status == "done"]
     lines = [
@@ -113,6 +114,7 @@ def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
     if any(c is not None for c in cut):
         lines.append(f"Streams: {_listed('whole' if c is None else f'the first {c} images only' for c in cut)}.")
     lines += [f"{line}." for line in mixtures(entries)]
+    lines += anchor_notes(entries)
     if speed:
         devices = dict.fromkeys(e.row.get("device_name") or e.row.get("device") or "unknown" for e in done)
         mixed = "MIXED devices: " if len(devices) > 1 else "Device: "
