@@ -26,6 +26,7 @@ from typing import Any
 
 from experiments.benchmarks.record import data_environment
 
+GPU_TESTS = ("tests/deyo", "tests/orchestrator/test_worker_gpu.py")
 TAIL = 14
 
 
@@ -65,7 +66,7 @@ def tasks() -> list[Task]:
     seeds = f"seeds={list(range(12))}"
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
     return [
-        Task(name="parity", seconds=250, words=("-m", "pytest", "tests/deyo", "-m", "gpu", "-q"), measures=False),
+        Task(name="parity", seconds=250, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
         sweep("colored-mnist", 300, "colored_mnist", third),
         engine("bn", 240, "resnet50-bn:64:4:tf32,resnet50-bn:64:4:bf16", "--profile"),
         engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
