@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 
@@ -35,3 +36,11 @@ class WorkerLayout:
                 return 0
             return int(gpus / self.gpu_fraction + 1e-6)
         return int(resources.get("CPU", 0.0) / self.cpus_per_worker + 1e-6)
+
+    def cores_beside_gpu(self, resources: dict[str, float]) -> float:
+        """CPU cores that a GPU worker reserves: no more than its even share, so that all workers of a host start.
+
+        Rounded down to Ray's unit of resources, 1/10000.
+        """
+        share = resources.get("CPU", 0.0) * self.gpu_fraction / resources["GPU"]
+        return min(self.cpus_per_worker, math.floor(share * 10_000 + 1e-6) / 10_000)

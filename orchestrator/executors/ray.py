@@ -229,7 +229,7 @@ class RayExecutor:
         if on_gpu:
             options |= {"num_gpus": layout.gpu_fraction}
             threads = max(threads, int(resources.get("CPU", 1) * layout.gpu_fraction / resources["GPU"]))
-            options["num_cpus"] = min(layout.cpus_per_worker, resources.get("CPU", 0) / resources["GPU"])
+            options["num_cpus"] = layout.cores_beside_gpu(resources)
         if layout.memory_gb:
             options["memory"] = int(layout.memory_gb * 2**30)
         config = WorkerConfig(
