@@ -18,6 +18,7 @@ from orchestrator.analyses import NO_NETWORK
 from orchestrator.catalog import Catalog
 from orchestrator.data_needs import Condition, DataNeeds, data_needs
 from orchestrator.folders import existing, obstacle
+from orchestrator.gpu_kinds import same_kind
 from orchestrator.grouping import pretrain_key
 from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
 from orchestrator.shelf import Shelf
@@ -148,7 +149,7 @@ def shortage(resources: Resources, facts: ClusterFacts) -> str | None:
     nodes = facts.nodes
     if resources.gpu_type:
         kinds = sorted({node.gpu_type for node in nodes if node.gpu_type})
-        nodes = tuple(node for node in nodes if node.gpu_type == resources.gpu_type)
+        nodes = tuple(node for node in nodes if same_kind(resources.gpu_type, node.gpu_type))
         if not nodes:
             return f"resources.gpu_type is {resources.gpu_type!r}; {facts.address} has {', '.join(kinds) or 'no GPU'}"
     gpus = int(sum(node.gpus for node in nodes))

@@ -6,6 +6,8 @@ import math
 import os
 from dataclasses import dataclass, field
 
+from orchestrator.gpu_kinds import same_kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLayout:
@@ -32,7 +34,7 @@ class WorkerLayout:
         gpus = resources.get("GPU", 0.0)
         if self.device == "gpu" or (self.device == "auto" and any_gpu):
             label = labels.get("ray.io/accelerator-type", "")
-            if self.gpu_type and label and self.gpu_type.lower() not in label.lower():
+            if self.gpu_type and label and not same_kind(self.gpu_type, label):
                 return 0
             return int(gpus / self.gpu_fraction + 1e-6)
         return int(resources.get("CPU", 0.0) / self.cpus_per_worker + 1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import birds
@@ -172,6 +173,13 @@ def test_other_shortages(resources: Resources, words: list[str]) -> None:
 @pytest.mark.parametrize("resources", [Resources(), Resources(gpus=6), Resources(gpu_type="H100", gpus=4)])
 def test_what_the_cluster_has_is_no_shortage(resources: Resources) -> None:
     assert shortage(resources, CLUSTER) is None
+
+
+@pytest.mark.parametrize("asked", ["H100", "h100", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize("name", ["H100", "NVIDIA H100 80GB HBM3"])
+def test_a_gpu_answers_to_its_full_name_and_to_its_label(asked: str, name: str) -> None:
+    facts = replace(CLUSTER, nodes=(node("a", 2, "T4"), node("b", 4, name)))
+    assert shortage(Resources(gpu_type=asked, gpus=4), facts) is None
 
 
 def test_this_machine_has_a_core_and_memory() -> None:
