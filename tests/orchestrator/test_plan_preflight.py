@@ -14,7 +14,16 @@ import pytest
 from orchestrator.catalog import Catalog
 from orchestrator.grouping import pretrain_key
 from orchestrator.plan import make_plan
-from orchestrator.preflight import Check, cache_check, disk_check, local_facts, mlflow_check, preflight, shortage
+from orchestrator.preflight import (
+    Check,
+    cache_check,
+    disk_check,
+    fit_check,
+    local_facts,
+    mlflow_check,
+    preflight,
+    shortage,
+)
 from orchestrator.probe import ClusterFacts, Node
 from orchestrator.shelf import Shelf
 from orchestrator.spec import parse_spec
@@ -180,6 +189,27 @@ def test_what_the_cluster_has_is_no_shortage(resources: Resources) -> None:
 def test_a_gpu_answers_to_its_full_name_and_to_its_label(asked: str, name: str) -> None:
     facts = replace(CLUSTER, nodes=(node("a", 2, "T4"), node("b", 4, name)))
     assert shortage(Resources(gpu_type=asked, gpus=4), facts) is None
+
+
+HEAD_ALONE = ClusterFacts(address="head:6379", ray_version="2", python_version="3.11", nodes=(node("head", 0, cpus=0),))
+"""What deploy/aws.yaml starts with."""
+
+
+@pytest.mark.parametrize("resources", [Resources(gpus=8), Resources(workers=2), Resources(gpus=1, gpu_type="H100")])
+def test_what_an_autoscaler_can_bring_is_a_note(resources: Resources) -> None:
+    assert shortage(resources, HEAD_ALONE)
+    assert fit_check(resources, HEAD_ALONE).ok is False
+    check = fit_check(resources, replace(HEAD_ALONE, grows=True))
+    assert check.ok is None
+    assert check.detail.endswith("The autoscaler is asked for the rest")
+    assert "Lower it" not in check.detail
+
+
+@pytest.mark.parametrize("resources", [Resources(), Resources(gpu_type="H100")])
+def test_an_autoscaler_must_be_told_how_far_to_grow(resources: Resources) -> None:
+    check = fit_check(resources, replace(HEAD_ALONE, grows=True))
+    assert check.ok is False
+    assert "set resources.gpus or resources.workers" in check.detail
 
 
 def test_this_machine_has_a_core_and_memory() -> None:
