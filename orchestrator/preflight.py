@@ -18,6 +18,7 @@ from orchestrator.analyses import NO_NETWORK
 from orchestrator.catalog import Catalog
 from orchestrator.data_needs import Condition, DataNeeds, data_needs
 from orchestrator.folders import existing, obstacle
+from orchestrator.gpu_kinds import same_kind
 from orchestrator.grouping import pretrain_key
 from orchestrator.probe import ClusterError, ClusterFacts, Node, probe, version_mismatch
 from orchestrator.shelf import Shelf
@@ -137,27 +138,39 @@ def resource_checks(resources: Resources, address: str | None) -> list[Check]:
     checks = []
     if address and (mismatch := version_mismatch(facts)):
         checks.append(Check(name="versions", ok=False, detail=mismatch))
+    return [*checks, fit_check(resources, facts)]
+
+
+def fit_check(resources: Resources, facts: ClusterFacts) -> Check:
+    """Whether the cluster has what is asked for. One that grows on demand may get it: a note, if it will be asked."""
     problem = shortage(resources, facts)
-    big = facts.biggest
-    detail = f"{len(facts.nodes)} host(s), {facts.gpus} GPU(s); the biggest is {describe(big)}"
-    return [*checks, Check(name="resources", ok=not problem, detail=problem or detail)]
+    if not problem:
+        detail = f"{len(facts.nodes)} host(s), {facts.gpus} GPU(s); the biggest is {describe(facts.biggest)}"
+        return Check(name="resources", ok=True, detail=detail)
+    if not facts.grows:
+        return Check(name="resources", ok=False, detail=problem)
+    if resources.gpus or resources.workers:
+        return Check(name="resources", ok=None, detail=f"now: {problem}. The autoscaler is asked for the rest")
+    how = "The cluster grows on demand for sweeps that say how far: set resources.gpus or resources.workers"
+    return Check(name="resources", ok=False, detail=f"{problem}. {how}")
 
 
 def shortage(resources: Resources, facts: ClusterFacts) -> str | None:
-    """What the spec asks for and the cluster can never give, or None."""
+    """What the spec asks for and the hosts that are there now cannot give, or None."""
     nodes = facts.nodes
     if resources.gpu_type:
         kinds = sorted({node.gpu_type for node in nodes if node.gpu_type})
-        nodes = tuple(node for node in nodes if node.gpu_type == resources.gpu_type)
+        nodes = tuple(node for node in nodes if same_kind(resources.gpu_type, node.gpu_type))
         if not nodes:
             return f"resources.gpu_type is {resources.gpu_type!r}; {facts.address} has {', '.join(kinds) or 'no GPU'}"
     gpus = int(sum(node.gpus for node in nodes))
     big = max(nodes, key=lambda node: (node.gpus, node.cpus))
     kind = f" of type {resources.gpu_type}" if resources.gpu_type else ""
     if resources.gpus and resources.gpus > gpus:
+        advice = "" if facts.grows else ". Lower it, or leave it out to use what there is"
         return (
             f"resources.gpus is {resources.gpus}, but {facts.address} has {gpus}{kind} in all; "
-            f"the biggest node is {describe(big)}. Lower it, or leave it out to use what there is"
+            f"the biggest node is {describe(big)}{advice}"
         )
     need = (resources.memory_gb or 0) * 1e9
     if need > max(node.memory_bytes for node in nodes):

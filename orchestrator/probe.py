@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,12 +45,13 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """What a cluster said of itself."""
+    """What a cluster said of itself. ``grows``: an autoscaler starts hosts on demand."""
 
     address: str
     ray_version: str
     python_version: str
     nodes: tuple[Node, ...]
+    grows: bool = False
 
     @property
     def gpus(self) -> int:
@@ -112,7 +114,7 @@ def probe(address: str, *, timeout: float = TIMEOUT, authenticated: bool = True)
         raise ClusterError(f"the cluster at {address} refused the token. {_advice(token)}")
     if "error" in answer:
         raise ClusterError(f"the cluster at {address} did not answer: {answer['error']}")
-    return _facts(address, answer["ray_version"], answer["python_version"], answer["nodes"])
+    return _facts(address, answer["ray_version"], answer["python_version"], answer["nodes"], answer["autoscaling"])
 
 
 def version_mismatch(facts: ClusterFacts) -> str | None:
@@ -173,6 +175,7 @@ def _probe_dashboard(address: str, timeout: float, authenticated: bool) -> Clust
     try:
         about = _get(f"{address}/api/version", headers, timeout)
         summary = _get(f"{address}/nodes?view=summary", headers, timeout)
+        status = _get(f"{address}/api/cluster_status", headers, timeout)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise ClusterError(f"the cluster at {address} refused the token. {_advice(token)}") from None
@@ -187,11 +190,12 @@ def _probe_dashboard(address: str, timeout: float, authenticated: bool) -> Clust
             "resources": raylet.get("resourcesTotal", {}),
             "labels": raylet.get("labels", {}),
             "head": bool(raylet.get("isHeadNode")),
+            "type": raylet.get("nodeTypeName", ""),
         }
         for raylet in raylets
         if raylet.get("state") == "ALIVE"
     ]
-    return _facts(address, about["ray_version"], "", nodes)
+    return _facts(address, about["ray_version"], "", nodes, status["data"].get("clusterStatus") or {})
 
 
 def _get(url: str, headers: Mapping[str, str], timeout: float) -> dict[str, Any]:
@@ -201,7 +205,9 @@ def _get(url: str, headers: Mapping[str, str], timeout: float) -> dict[str, Any]
         return json.load(response)
 
 
-def _facts(address: str, ray_version: str, python_version: str, nodes: list[dict[str, Any]]) -> ClusterFacts:
+def _facts(
+    address: str, ray_version: str, python_version: str, nodes: list[dict[str, Any]], status: Mapping[str, Any]
+) -> ClusterFacts:
     if not nodes:
         raise ClusterError(f"the cluster at {address} has no live node")
     found = tuple(
@@ -216,7 +222,25 @@ def _facts(address: str, ray_version: str, python_version: str, nodes: list[dict
         )
         for node in nodes
     )
-    return ClusterFacts(address=address, ray_version=ray_version, python_version=python_version, nodes=found)
+    return ClusterFacts(
+        address=address,
+        ray_version=ray_version,
+        python_version=python_version,
+        nodes=found,
+        grows=has_autoscaler(status, [node["type"] for node in nodes]),
+    )
+
+
+def has_autoscaler(status: Mapping[str, Any], node_types: Iterable[str]) -> bool:
+    """Whether a cluster grows on demand, by what Ray's monitor wrote and by the node types that hosts were started as.
+
+    The older autoscaler writes a status. So does the monitor of a cluster that was started by hand, which cannot
+    grow: it makes a type of each host's own id. The newer autoscaler writes none, but starts hosts with a type's name.
+    The dashboard writes the status's keys, hosts' types too, in camel case.
+    """
+    report = status.get("autoscaler_report") or status.get("autoscalerReport")
+    types = report.get("active_nodes") or report.get("activeNodes") or () if report else filter(None, node_types)
+    return any(not re.fullmatch(r"node_?[0-9a-fA-F]{40,}", name) for name in types)
 
 
 def _ray_version() -> str:

@@ -18,6 +18,7 @@ def main(address: str) -> dict[str, object]:
     try:
         client = GcsClient(address=address)
         metadata = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=3) or b"{}")
+        status = json.loads(client.internal_kv_get(b"__autoscaling_status", namespace=None, timeout=3) or b"{}")
         nodes = client.get_all_node_info(timeout=3).values()
     except AuthenticationError:
         return {"unauthenticated": True}
@@ -26,6 +27,7 @@ def main(address: str) -> dict[str, object]:
     return {
         "ray_version": metadata.get("ray_version", ""),
         "python_version": metadata.get("python_version", ""),
+        "autoscaling": status,
         "nodes": [
             {
                 "name": node.node_manager_hostname,
@@ -33,6 +35,7 @@ def main(address: str) -> dict[str, object]:
                 "resources": dict(node.resources_total),
                 "labels": dict(node.labels),
                 "head": node.is_head_node,
+                "type": node.node_type_name,
             }
             for node in nodes
             if node.state == 0  # alive

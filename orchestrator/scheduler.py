@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.gpu_kinds import same_kind
 from orchestrator.pool import Bucket, GroupKey, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
 from orchestrator.widths import Widths, card
@@ -198,11 +198,10 @@ class Scheduler:
     def _take_group(self, place: _Place) -> tuple[list[Job], int | None]:
         """Runs for a slot and the width of their group; a width of None asks for a probe, of one run."""
         best: tuple[tuple[int, int], Level, Pool] | None = None
-        for gpu in {"", *_names(place.slot)}:
-            pool = self._pools.get(gpu)
-            found = pool.first() if pool else None
+        for gpu, pool in self._pools.items():
+            found = pool.first() if _fits(gpu, place.slot) else None
             # At equal urgency runs that only this kind of slot can take go first.
-            if pool and found and (best is None or found[0] < best[0] or (gpu and found[0] == best[0])):
+            if found and (best is None or found[0] < best[0] or (gpu and found[0] == best[0])):
                 best = (*found, pool)
         if best is None:
             return [], None
@@ -251,7 +250,7 @@ class Scheduler:
         self.alone.discard((job.group, card(slot)))
 
     def _take_pretraining(self, slot: Slot) -> PretrainTask | None:
-        if self._pretraining and self._pretraining[0][4] in {"", *_names(slot)}:
+        if self._pretraining and _fits(self._pretraining[0][4], slot):
             return heapq.heappop(self._pretraining)[3]
         return None
 
@@ -262,7 +261,7 @@ class Scheduler:
                 self.held.append(job)
                 continue
             elsewhere = any(node not in job.avoid for node in self._nodes)
-            if job.gpu in {"", *_names(slot)} and (slot.node not in job.avoid or not elsewhere):
+            if _fits(job.gpu, slot) and (slot.node not in job.avoid or not elsewhere):
                 return job
             self._picky.append(job)
         return None
@@ -282,6 +281,6 @@ class Scheduler:
             level.rank(bucket)
 
 
-def _names(slot: Slot) -> tuple[str, ...]:
-    """The labels that a slot answers to: its GPU's full name and the parts of it ("NVIDIA H100 80GB")."""
-    return (slot.gpu_name, *re.split(r"[\s\-]+", slot.gpu_name)) if slot.gpu_name else ()
+def _fits(gpu: str, slot: Slot) -> bool:
+    """Whether a slot can take what asks for ``gpu``, "" for any."""
+    return not gpu or same_kind(gpu, slot.gpu_name)

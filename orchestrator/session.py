@@ -199,7 +199,7 @@ def executor_for(asked: Resources, place: Place, *, sweep: str = "") -> Iterator
         if place.address and sweep:
             from orchestrator.executors.broker import Share
 
-            share = Share(sweep, asked.priority, f"{layout.device} {layout.gpu_type} {layout.gpu_fraction}")
+            share = Share(sweep, asked.priority)
         executor = RayExecutor(layout, share=share)
         if share is not None:
             executor.ask_autoscaler()

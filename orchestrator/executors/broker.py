@@ -10,9 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ray
+
+from orchestrator.executors.layout import WorkerLayout
 
 NAME, NAMESPACE = "deyo-sweep-broker", "deyo-sweep"
 FORGET_SECONDS = 20.0
@@ -21,27 +26,59 @@ _END_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What one driver asks for. ``capacity``: workers that the cluster could hold by its layout."""
+    """What one driver asks for: ``wanted`` workers, each of ``size`` GPUs (or CPU cores).
+
+    ``pools``: GPUs (or cores) of each kind that its workers could take on the cluster as it is now.
+    """
 
     sweep: str
     priority: int
     wanted: int
-    capacity: int
-    kind: str = ""
+    size: float
+    pools: Mapping[str, float]
+
+
+def claim_of(
+    sweep: str, priority: int, layout: WorkerLayout, nodes: Collection[Mapping[str, Any]], tasks: int | None
+) -> Claim:
+    """What a sweep can use of the live ``nodes`` (of ``ray.nodes()``) by its layout, with so many tasks left to do.
+
+    Sweeps are rivals where they use the same GPUs or cores, however their specs ask for them.
+    """
+    any_gpu = any(node["Resources"].get("GPU") for node in nodes)
+    size = layout.size(any_gpu)
+    pools: dict[str, float] = {}
+    capacity = 0
+    for node in nodes:
+        labels = node.get("Labels") or {}
+        if places := layout.on_node(node["Resources"], labels, any_gpu):
+            pool = layout.pool(labels, any_gpu)
+            pools[pool] = pools.get(pool, 0.0) + places * size
+            capacity += places
+    limits = [limit for limit in (capacity, layout.most, tasks) if limit is not None]
+    return Claim(sweep=sweep, priority=priority, wanted=min(limits), size=size, pools=pools)
 
 
 def shares(claims: list[Claim]) -> dict[str, int]:
-    """Workers for each sweep: higher priorities first, evenly among equals (of one kind of worker)."""
-    found: dict[str, int] = {}
-    for kind in {claim.kind for claim in claims}:
-        rivals = [claim for claim in claims if claim.kind == kind]
-        left = max(claim.capacity for claim in rivals)
-        for priority in sorted({claim.priority for claim in rivals}, reverse=True):
-            equals = sorted((c for c in rivals if c.priority == priority), key=lambda c: (c.wanted, c.sweep))
-            for position, claim in enumerate(equals):
-                fair = -(-left // (len(equals) - position))
-                found[claim.sweep] = min(claim.wanted, fair)
-                left -= found[claim.sweep]
+    """Workers for each sweep: higher priorities first, evenly (by GPUs or cores) among equals.
+
+    Who can choose takes first what fewest others can use.
+    """
+    found = {claim.sweep: 0 for claim in claims}
+    left: dict[str, float] = {}
+    for claim in claims:
+        left |= {pool: max(left.get(pool, 0.0), units) for pool, units in claim.pools.items()}
+    users = Counter(pool for claim in claims for pool in claim.pools)
+    for priority in sorted({claim.priority for claim in claims}, reverse=True):
+        hungry = [claim for claim in claims if claim.priority == priority]
+        while hungry:
+            claim = min(hungry, key=lambda c: (found[c.sweep] * c.size, c.wanted, c.sweep))
+            free = [pool for pool in claim.pools if left[pool] + 1e-6 >= claim.size]
+            if not free or found[claim.sweep] >= claim.wanted:
+                hungry.remove(claim)
+                continue
+            left[min(free, key=lambda pool: (users[pool], pool))] -= claim.size
+            found[claim.sweep] += 1
     return found
 
 
@@ -89,14 +126,14 @@ def find_broker() -> ray.actor.ActorHandle:
 class Share:
     """A driver's side: speaks to the broker without waiting for it, and starts another if it is gone."""
 
-    def __init__(self, sweep: str, priority: int, kind: str) -> None:
-        self.sweep, self.priority, self.kind = sweep, priority, kind
+    def __init__(self, sweep: str, priority: int) -> None:
+        self.sweep, self.priority = sweep, priority
         self.quota: int | None = None
         self._broker = find_broker()
         self._asked: ray.ObjectRef | None = None
 
-    def update(self, wanted: int, capacity: int) -> int | None:
-        """Say what is wanted; the last answer that came (None before the first)."""
+    def update(self, layout: WorkerLayout, nodes: Collection[Mapping[str, Any]], tasks: int | None) -> int | None:
+        """Say what is wanted (see ``claim_of``); the last answer that came (None before the first)."""
         if self._asked is not None:
             ready, _ = ray.wait([self._asked], timeout=0)
             if not ready:
@@ -105,7 +142,7 @@ class Share:
                 self.quota = ray.get(self._asked)
             except ray.exceptions.RayError:
                 self._broker = find_broker()
-        claim = Claim(sweep=self.sweep, priority=self.priority, wanted=wanted, capacity=capacity, kind=self.kind)
+        claim = claim_of(self.sweep, self.priority, layout, nodes, tasks)
         self._asked = self._broker.claim.remote(claim)
         return self.quota
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
+
+from orchestrator.gpu_kinds import same_kind
+
+_GPU_LABEL = "ray.io/accelerator-type"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +34,35 @@ class WorkerLayout:
     def on_node(self, resources: dict[str, float], labels: dict[str, str], any_gpu: bool) -> int:
         """How many workers a host gets."""
         gpus = resources.get("GPU", 0.0)
-        if self.device == "gpu" or (self.device == "auto" and any_gpu):
-            label = labels.get("ray.io/accelerator-type", "")
-            if self.gpu_type and label and self.gpu_type.lower() not in label.lower():
+        if self.uses_gpus(any_gpu):
+            label = labels.get(_GPU_LABEL, "")
+            if self.gpu_type and label and not same_kind(self.gpu_type, label):
                 return 0
             return int(gpus / self.gpu_fraction + 1e-6)
         return int(resources.get("CPU", 0.0) / self.cpus_per_worker + 1e-6)
+
+    def uses_gpus(self, any_gpu: bool) -> bool:
+        """Whether workers take GPUs, on a cluster where any host has one or none does."""
+        return self.device == "gpu" or (self.device == "auto" and any_gpu)
+
+    def size(self, any_gpu: bool) -> float:
+        """GPUs, or CPU cores, that a worker takes."""
+        return self.gpu_fraction if self.uses_gpus(any_gpu) else self.cpus_per_worker
+
+    def pool(self, labels: dict[str, str], any_gpu: bool) -> str:
+        """What a worker on a host takes: "cpu", or "gpu" and the kind that the host's label names."""
+        return f"gpu {labels.get(_GPU_LABEL, '')}".strip() if self.uses_gpus(any_gpu) else "cpu"
+
+    @property
+    def most(self) -> int | None:
+        """How many workers there may be at most; None for as many as fit."""
+        by_gpus = int(self.gpus / self.gpu_fraction + 1e-6) if self.gpus is not None and self.device != "cpu" else None
+        return min((limit for limit in (self.workers, by_gpus) if limit is not None), default=None)
+
+    def cores_beside_gpu(self, resources: dict[str, float]) -> float:
+        """CPU cores that a GPU worker reserves: no more than its even share, so that all workers of a host start.
+
+        Rounded down to Ray's unit of resources, 1/10000.
+        """
+        share = resources.get("CPU", 0.0) * self.gpu_fraction / resources["GPU"]
+        return min(self.cpus_per_worker, math.floor(share * 10_000 + 1e-6) / 10_000)

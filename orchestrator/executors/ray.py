@@ -148,12 +148,10 @@ class RayExecutor:
     def ask_autoscaler(self) -> None:
         """Let a cluster that grows on demand have hosts for as many workers as the layout names, if it names any."""
         layout = self.layout
-        gpus = int(layout.gpus / layout.gpu_fraction) if layout.gpus else None
-        count = layout.workers or gpus
-        if count:
+        if layout.most:
             cpus = {"CPU": layout.cpus_per_worker}
             bundle = {**cpus, "GPU": layout.gpu_fraction} if layout.device != "cpu" else cpus
-            request_resources(bundles=[bundle] * count)
+            request_resources(bundles=[bundle] * layout.most)
 
     # Workers come and go
 
@@ -170,9 +168,7 @@ class RayExecutor:
                 self._lose(name, failure)
         self._nodes = alive
         if self.share is not None:
-            capacity = sum(self._places(node) for node in alive.values())
-            wanted = capacity if self._wanted is None else min(self._wanted, capacity)
-            self.quota = self.share.update(wanted, capacity)
+            self.quota = self.share.update(self.layout, alive.values(), self._wanted)
             if self.quota is None:
                 return  # the first answer comes within one look
         self._dismiss()
@@ -203,10 +199,7 @@ class RayExecutor:
     def _hire(self) -> None:
         """Start workers where the layout wants more than there are."""
         here = Counter(actor.node_id for actor in self._actors.values())
-        limits = [n for n in (self.layout.workers, self.quota) if n is not None]
-        if self.layout.gpus is not None and self.layout.device != "cpu":
-            limits.append(int(self.layout.gpus / self.layout.gpu_fraction))
-        most = min(limits) if limits else None
+        most = min((n for n in (self.layout.most, self.quota) if n is not None), default=None)
         for node_id, node in self._nodes.items():
             for _ in range(self._places(node) - here[node_id]):
                 if most is not None and len(self._actors) >= most:
@@ -229,7 +222,7 @@ class RayExecutor:
         if on_gpu:
             options |= {"num_gpus": layout.gpu_fraction}
             threads = max(threads, int(resources.get("CPU", 1) * layout.gpu_fraction / resources["GPU"]))
-            options["num_cpus"] = min(layout.cpus_per_worker, resources.get("CPU", 0) / resources["GPU"])
+            options["num_cpus"] = layout.cores_beside_gpu(resources)
         if layout.memory_gb:
             options["memory"] = int(layout.memory_gb * 2**30)
         config = WorkerConfig(

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.executors.broker import Claim, shares
+from orchestrator.executors.broker import Claim, claim_of, shares
+from orchestrator.session import worker_layout
+from orchestrator.specmodel import Resources
 
 
 def claim(sweep: str, wanted: int, priority: int = 0, capacity: int = 8, kind: str = "gpu") -> Claim:
-    return Claim(sweep=sweep, priority=priority, wanted=wanted, capacity=capacity, kind=kind)
+    return Claim(sweep=sweep, priority=priority, wanted=wanted, size=1.0, pools={kind: capacity})
+
+
+def host(gpus: int = 0, kind: str = "", cpus: int = 16) -> dict[str, Any]:
+    """As ``ray.nodes()`` tells of one."""
+    labels = {"ray.io/accelerator-type": kind} if kind else {}
+    return {"Resources": {"CPU": float(cpus), "GPU": float(gpus)}, "Labels": labels}
+
+
+def split(nodes: list[dict[str, Any]], *asked: Resources) -> list[int]:
+    """Workers of sweeps with these resources, a hundred runs each, side by side on one cluster."""
+    claims = [claim_of(str(n), a.priority, worker_layout(a), nodes, 100) for n, a in enumerate(asked)]
+    found = shares(claims)
+    return [found[str(n)] for n in range(len(asked))]
 
 
 def test_alone_a_sweep_gets_what_it_wants() -> None:
@@ -29,6 +47,30 @@ def test_equals_share_evenly_and_what_one_leaves_the_other_takes() -> None:
 
 def test_workers_of_another_kind_are_no_rivals() -> None:
     assert shares([claim("a", 8), claim("b", 4, kind="cpu", capacity=4)]) == {"a": 8, "b": 4}
+    assert split([host(4), host(cpus=8)], Resources(), Resources(gpus=0, cpus_per_worker=4)) == [4, 6]
+    assert split([host(4, "T4"), host(2, "H100")], Resources(gpu_type="T4"), Resources(gpu_type="H100")) == [4, 2]
+
+
+@pytest.mark.parametrize("other", [Resources(gpus=8), Resources(gpu_type="H100"), Resources(workers=8)])
+def test_sweeps_that_use_the_same_gpus_are_rivals_however_they_ask(other: Resources) -> None:
+    nodes = [host(4, "H100"), host(4, "H100")]
+    assert split(nodes, Resources(), other) == [4, 4]
+    assert split(nodes, Resources(priority=1), other) == [8, 0]
+
+
+def test_sweeps_with_shares_of_gpus_are_rivals_of_those_with_whole_ones() -> None:
+    assert split([host(8)], Resources(), Resources(gpu_fraction=0.5)) == [4, 8]
+
+
+def test_who_can_take_any_gpu_leaves_the_wanted_kind_to_others() -> None:
+    nodes = [host(4, "H100"), host(4, "T4")]
+    assert split(nodes, Resources(), Resources(gpu_type="H100")) == [4, 4]
+    assert split(nodes, Resources(), Resources(gpu_type="H100"), Resources(gpu_type="H100")) == [4, 2, 2]
+
+
+@pytest.mark.parametrize("few", [Resources(workers=1), Resources(gpus=1), Resources(gpus=2, workers=1)])
+def test_a_sweep_claims_no_more_workers_than_it_may_have(few: Resources) -> None:
+    assert split([host(8)], few, Resources()) == [1, 7]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(-2, 2)), min_size=1, max_size=8), st.integers(1, 20))

@@ -10,10 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray.dashboard.utils import to_google_style
 
 from orchestrator import doctor, hosts_child
 from orchestrator.cli.main import run as command_line
-from orchestrator.probe import ClusterError, ClusterFacts, is_loopback, probe, token_in_use, version_mismatch
+from orchestrator.probe import (
+    ClusterError,
+    ClusterFacts,
+    has_autoscaler,
+    is_loopback,
+    probe,
+    token_in_use,
+    version_mismatch,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +82,7 @@ def dashboard() -> Iterator[str]:
     """What Ray's dashboard says to those with the token ``good``, and to others."""
     answers = {
         "/api/version": {"ray_version": "2.60.0"},
+        "/api/cluster_status": {"data": {"clusterStatus": None}},
         "/nodes?view=summary": {
             "data": {
                 "summary": [
@@ -84,6 +94,7 @@ def dashboard() -> Iterator[str]:
                             "resourcesTotal": {"CPU": 16.0, "GPU": 4.0, "memory": 1e11},
                             "labels": {"ray.io/accelerator-type": "H100"},
                             "isHeadNode": True,
+                            "nodeTypeName": "gpu",
                         }
                     },
                     {"raylet": {"state": "DEAD", "nodeManagerHostname": "w2"}},
@@ -116,6 +127,25 @@ def test_a_dashboard_tells_its_live_hosts(dashboard: str, monkeypatch: pytest.Mo
     facts = probe(dashboard)
     assert [node.name for node in facts.nodes] == ["w1"]
     assert (facts.gpus, facts.biggest.gpu_type) == (4, "H100")
+    assert facts.grows
+
+
+@pytest.mark.parametrize(
+    ("active", "types", "grows"),
+    [
+        ({"head": 1}, [""], True),
+        ({f"node_{'6880c399' * 7}": 1}, [""], False),
+        ({f"node_{'6880c399' * 7}": 1}, ["workers"], False),
+        (None, ["head"], True),
+        (None, [""], False),
+    ],
+)
+def test_a_cluster_that_grows_is_told_from_one_started_by_hand(
+    active: dict[str, int] | None, types: list[str], grows: bool
+) -> None:
+    status = {} if active is None else {"autoscaler_report": {"active_nodes": active}}
+    assert has_autoscaler(status, types) is grows
+    assert has_autoscaler(to_google_style(status), types) is grows, "as the dashboard writes it"
 
 
 @pytest.mark.parametrize("token", [None, "bad"])

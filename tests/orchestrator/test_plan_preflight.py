@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import birds
@@ -13,7 +14,16 @@ import pytest
 from orchestrator.catalog import Catalog
 from orchestrator.grouping import pretrain_key
 from orchestrator.plan import make_plan
-from orchestrator.preflight import Check, cache_check, disk_check, local_facts, mlflow_check, preflight, shortage
+from orchestrator.preflight import (
+    Check,
+    cache_check,
+    disk_check,
+    fit_check,
+    local_facts,
+    mlflow_check,
+    preflight,
+    shortage,
+)
 from orchestrator.probe import ClusterFacts, Node
 from orchestrator.shelf import Shelf
 from orchestrator.spec import parse_spec
@@ -172,6 +182,34 @@ def test_other_shortages(resources: Resources, words: list[str]) -> None:
 @pytest.mark.parametrize("resources", [Resources(), Resources(gpus=6), Resources(gpu_type="H100", gpus=4)])
 def test_what_the_cluster_has_is_no_shortage(resources: Resources) -> None:
     assert shortage(resources, CLUSTER) is None
+
+
+@pytest.mark.parametrize("asked", ["H100", "h100", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize("name", ["H100", "NVIDIA H100 80GB HBM3"])
+def test_a_gpu_answers_to_its_full_name_and_to_its_label(asked: str, name: str) -> None:
+    facts = replace(CLUSTER, nodes=(node("a", 2, "T4"), node("b", 4, name)))
+    assert shortage(Resources(gpu_type=asked, gpus=4), facts) is None
+
+
+HEAD_ALONE = ClusterFacts(address="head:6379", ray_version="2", python_version="3.11", nodes=(node("head", 0, cpus=0),))
+"""What deploy/aws.yaml starts with."""
+
+
+@pytest.mark.parametrize("resources", [Resources(gpus=8), Resources(workers=2), Resources(gpus=1, gpu_type="H100")])
+def test_what_an_autoscaler_can_bring_is_a_note(resources: Resources) -> None:
+    assert shortage(resources, HEAD_ALONE)
+    assert fit_check(resources, HEAD_ALONE).ok is False
+    check = fit_check(resources, replace(HEAD_ALONE, grows=True))
+    assert check.ok is None
+    assert check.detail.endswith("The autoscaler is asked for the rest")
+    assert "Lower it" not in check.detail
+
+
+@pytest.mark.parametrize("resources", [Resources(), Resources(gpu_type="H100")])
+def test_an_autoscaler_must_be_told_how_far_to_grow(resources: Resources) -> None:
+    check = fit_check(resources, replace(HEAD_ALONE, grows=True))
+    assert check.ok is False
+    assert "set resources.gpus or resources.workers" in check.detail
 
 
 def test_this_machine_has_a_core_and_memory() -> None:

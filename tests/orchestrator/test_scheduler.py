@@ -196,9 +196,10 @@ def test_an_even_share_for_every_slot() -> None:
     assert sum(sizes) == 45
 
 
-def test_runs_for_one_kind_of_gpu_wait_for_it() -> None:
+@pytest.mark.parametrize("gpu", ["H100", "h100", "NVIDIA H100 80GB HBM3", "H100 80GB"])
+def test_runs_for_one_kind_of_gpu_wait_for_it(gpu: str) -> None:
     scheduler = Scheduler()
-    scheduler.add(job(0, gpu="H100"))
+    scheduler.add(job(0, gpu=gpu))
     scheduler.add(job(1))
     scheduler.join(slot("a", gpu="NVIDIA A100-SXM4-80GB"))
     assert drain(scheduler) == [[1]]

@@ -1,0 +1,21 @@
+"""Names of GPUs: "H100" in a spec or in a host's label, "NVIDIA H100 80GB HBM3" as the driver calls the card."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+
+def same_kind(one: str, other: str) -> bool:
+    """Whether two names can mean one kind of GPU: the words of one are all among the words of the other.
+
+    Case does not matter. Whole words are compared, so that "L4" is no "L40S" and "A10" no "A100". An empty name means
+    no GPU, and is of no kind.
+    """
+    words, others = _words(one), _words(other)
+    return bool(words and others) and (words <= others or others <= words)
+
+
+@cache
+def _words(name: str) -> frozenset[str]:
+    return frozenset(word for word in re.split(r"[^a-z0-9]+", name.lower()) if word)
