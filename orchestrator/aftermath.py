@@ -58,6 +58,7 @@ class Aftermath:
             job.avoid = job.avoid | {verdict.avoid} if verdict.avoid else job.avoid
             self.scheduler.add(job)
             return
+        failure = _no_verdict(failure, "the sweep was stopped") if verdict.again else failure
         recorded = self._record(job, attempt, failure)
         self.tally.cost_left -= job.cost
         if failure.kind is not FailureClass.CANCELLED:
@@ -103,7 +104,6 @@ def no_result() -> Failure:
     return make_failure(FailureClass.ERROR, "the worker ended without a result for this run")
 
 
-def _no_verdict(failure: Failure) -> Failure:
-    """How a failure is kept that is tried again: if the driver dies before that, the run is still to do."""
-    message = f"{failure.kind.value}, tried again: {failure.message}"
-    return replace(failure, kind=FailureClass.CANCELLED, message=message)
+def _no_verdict(failure: Failure, then: str = "tried again") -> Failure:
+    """How a failure is kept that leaves further tries: if the driver ends before them, the run is still to do."""
+    return replace(failure, kind=FailureClass.CANCELLED, message=f"{failure.kind.value}, {then}: {failure.message}")

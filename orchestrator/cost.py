@@ -7,10 +7,11 @@ estimate is a guess from the network's size, shown apart and called so.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -99,12 +100,36 @@ class CostModel:
     """Seconds a run takes on ``device``: one group's share of it, other runs beside it included.
 
     Reading an image set is paid by the first run that needs it, whichever that is, so it is counted by itself.
+    What ``others`` (rows of other sweeps) say holds where the sweep's own ``rows`` say nothing.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = (), *, device: str | None = None) -> None:
-        per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+    def __init__(
+        self,
+        rows: Iterable[Mapping[str, Any]] = (),
+        *,
+        others: Iterable[Mapping[str, Any]] = (),
+        device: str | None = None,
+    ) -> None:
         self._images: dict[tuple[Any, ...], int] = {}
         self._decoded: dict[str, dict[tuple[Any, ...], float]] = {}
+        self._recorded: dict[tuple[str, Kind], float] = {}
+        elsewhere, own = self._learn(others), self._learn(rows)
+        devices = (own or elsewhere).most_common(1)
+        self.learnt_here = bool(own)
+        self.device = device or (devices[0][0] if devices else _published_device())
+
+    @classmethod
+    def of(cls, results: str, sweep: str) -> CostModel:
+        """From the finished runs of ``sweep`` and of the other sweeps under the root ``results``."""
+        from orchestrator.results import sweeps
+
+        there = sweeps(results)
+        own, others = [n for n in there if n == sweep], [n for n in there if n != sweep]
+        return cls(_rows(results, own), others=_rows(results, others))
+
+    def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+        """Take in what ``rows`` say, over what was known; how many there are of each device."""
+        per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
         devices: Counter[str] = Counter()
         for row in rows:
             if not row["images"] or not row["seconds"]:
@@ -116,8 +141,8 @@ class CostModel:
             self._images[_stream_of(row)] = row["images"]
             known = self._decoded.setdefault(row["benchmark"], {})
             known[_set_of(row)] = max(known.get(_set_of(row), 0.0), row["decode_seconds"] or 0.0)
-        self._recorded = {key: statistics.median(values) for key, values in per_image.items()}
-        self.device = device or (devices.most_common(1)[0][0] if devices else _published_device())
+        self._recorded |= {key: statistics.median(values) for key, values in per_image.items()}
+        return devices
 
     def seconds(self, config: RunConfig) -> float | None:
         """Device seconds of one run, or None if its speed or length is not known."""
@@ -184,6 +209,18 @@ def guess(config: RunConfig, images: int, device: str) -> float:
     gmacs = next((value for part, value in _GMACS.items() if part in config.model), 4.1)
     rate = _GMACS_PER_SECOND["cpu" if device == "cpu" else "gpu"]
     return images * gmacs * _METHODS.get(config.method, 4.0) / rate
+
+
+def _rows(results: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Finished runs of the sweeps ``names``. One that cannot be read says nothing: an estimate needs no ``fsck``."""
+    from orchestrator.results import open_results
+    from orchestrator.store.errors import StoreError
+
+    for name in names:
+        with contextlib.suppress(StoreError):
+            for batch in open_results(results, name).scan("runs", columns=COLUMNS):
+                columns = [column.to_pylist() for column in batch.columns]
+                yield from (dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def _set_of(values: Mapping[str, Any]) -> tuple[Any, ...]:

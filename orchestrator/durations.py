@@ -15,7 +15,7 @@ _IMAGES = 1_000
 
 @dataclass
 class Durations:
-    """Seconds of a run: from this sweep's finished runs, else from recorded speeds, else from the work to do."""
+    """Seconds of a run: from what was measured since the start, else from recorded speeds, else from the work to do."""
 
     model: CostModel = field(default_factory=CostModel)
     _measured: dict[tuple[str, str, int, str], float] = field(default_factory=dict)

@@ -18,11 +18,6 @@ from orchestrator.reuse import Elsewhere, done_elsewhere
 from orchestrator.specmodel import SweepSpec
 from orchestrator.types import CommitInfo, Failure, FailureClass, Plan, PlannedRun, RunStatus, Store
 
-INTERRUPTIONS = frozenset(
-    {FailureClass.CANCELLED, FailureClass.WORKER_LOST, FailureClass.NODE_LOST, FailureClass.INFRASTRUCTURE}
-)
-"""Failures that say nothing of the run itself: the next ``run`` takes it up again without ``retry``."""
-
 COMPARED = ("weights_id", "numerics_version", "record_samples", "code_digest")
 """Stamps that say whether a stored result is the one that would be made today."""
 
@@ -96,7 +91,7 @@ def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[R
         where = f"{history.results.rstrip('/')}/{place.sweep}"
         return RunStatus.DONE, f"{_done_reason(place.info, stamps, where)}; copied from there by `run`"
     if failure := history.failures.get(identity):
-        if failure.kind in INTERRUPTIONS:
+        if failure.kind is FailureClass.CANCELLED:  # says nothing of the run: `run` takes it up without `retry`
             return RunStatus.NEW, f"interrupted ({failure.kind.value}: {_first_line(failure.message)}); taken up again"
         log = f"; log: {failure.log_path}" if failure.log_path else ""
         return RunStatus.FAILED, f"{failure.kind.value}: {_first_line(failure.message)}{log}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deyo.types import ConfigError
 from orchestrator import provenance
+from orchestrator.cost import CostModel
 from orchestrator.driver import Options, run_sweep
 from orchestrator.durations import Durations
 from orchestrator.finished import finished_runs, note_finished
@@ -96,7 +97,7 @@ def run_spec(
                     progress=progress,
                     resolved_spec=resolved_spec(spec),
                     memory=MemoryModel(path=cache / "memory.json"),
-                    durations=Durations(_recorded_speeds(results, spec.name)),
+                    durations=Durations(CostModel.of(results, spec.name)),
                     cache=cache,
                     shelf=Shelf(store.tree, cache),
                     widths=Widths.of(store.tree),
@@ -301,10 +302,3 @@ def _who(store: ParquetStore) -> str:
         return f" by process {facts['pid']} on {facts['host']} since {facts['started_at']}"
     except (OSError, ValueError, KeyError):
         return ""
-
-
-def _recorded_speeds(results: str, sweep: str) -> Any:
-    from orchestrator.cost import COLUMNS, CostModel
-    from orchestrator.results import open_results
-
-    return CostModel(open_results(results, sweep).runs(columns=COLUMNS).to_pylist())

@@ -45,7 +45,7 @@ def plan(
     loaded = options.load(spec, overrides, smoke)
     store = open_store(results, loaded.name)
     planned = make(loaded, store, results)
-    costs = cost_model(results, loaded.name, store, planned.todo)
+    costs = cost_model(results, loaded.name, planned.todo)
     if run is not None:
         _show_run(find_run(planned, run), costs, as_json)
         return
@@ -79,18 +79,19 @@ def make(spec: SweepSpec, store: Store | None, results: str) -> Plan:
     return make_plan(spec, store, results=results if there else None)
 
 
-def cost_model(results: str, sweep: str, store: Store | None, todo: Sequence[PlannedRun]) -> CostModel:
-    """Speeds from the sweep's own finished runs; where nothing is known of any run, those of this machine's kind."""
-    from orchestrator import open_results
-    from orchestrator.cost import COLUMNS, CostModel
+def cost_model(results: str, sweep: str, todo: Sequence[PlannedRun]) -> CostModel:
+    """Speeds from the finished runs under ``results``, the sweep's own first.
 
-    rows = [] if store is None else open_results(results, sweep).runs(columns=COLUMNS).to_pylist()
-    costs = CostModel(rows)
-    if rows or any(costs.lookup(run.config) for run in todo):
-        return costs
-    import torch
+    Where nothing is known of any run, those of this machine's kind.
+    """
+    from orchestrator.cost import CostModel
 
-    return costs if torch.cuda.is_available() else CostModel(device="cpu")
+    costs = CostModel.of(results, sweep)
+    if not costs.learnt_here and not any(costs.lookup(run.config) for run in todo):
+        import torch
+
+        costs.device = costs.device if torch.cuda.is_available() else "cpu"
+    return costs
 
 
 def find_run(planned: Plan, text: str) -> PlannedRun:

@@ -60,6 +60,8 @@ def carry_out(
     from orchestrator.progress import make_progress
     from orchestrator.session import run_spec
 
+    if not quiet:
+        _import_tables()
     outcome = run_spec(
         spec,
         results=results,
@@ -129,17 +131,37 @@ def summary(outcome: SweepOutcome) -> str:
     return f"{outcome.sweep}: {outcome.done} of {outcome.total} runs done{earlier}{left} in {took}"
 
 
+def _import_tables() -> None:
+    """Load what the table at the end needs: code that is edited during a sweep must not change how it ends."""
+    from importlib import import_module
+    from pkgutil import walk_packages
+
+    from orchestrator import tables
+
+    found = [module.name for module in walk_packages(tables.__path__, f"{tables.__name__}.")]
+    for name in ["orchestrator.results", *found]:
+        import_module(name)
+
+
 def _print_table(sweep: str, results: str) -> None:
+    """The sweep's table, or one line on why there is none: the runs are committed, whatever becomes of it."""
     import shutil
     import sys
 
     from deyo.types import ConfigError
-    from orchestrator.tables.differences import compared
-    from orchestrator.tables.load import load
-    from orchestrator.tables.render import render
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
     try:
+        from orchestrator.tables.differences import compared
+        from orchestrator.tables.load import load
+        from orchestrator.tables.render import render
+
         typer.echo(render(compared(load(sweep, results)[0]), "text", width=width, color=sys.stdout.isatty()))
     except ConfigError as error:  # nothing to show yet, or a sweep that mixes what no table may mix
         typer.echo(f"no table: {error}", err=True)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        command = f"deyo-sweep table {sweep} --results {quote(results)}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        typer.echo(f"no table ({said}); `{command}` prints it", err=True)

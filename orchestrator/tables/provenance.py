@@ -60,6 +60,25 @@ def mixtures(entries: Sequence[Entry]) -> list[str]:
     return out
 
 
+def different_makings(entries: Sequence[Entry], *, devices: bool = True) -> list[str]:
+    """Statements about how runs were made where that differs: it may move the last digits, and forbids no mean.
+
+    ``devices=False`` leaves the devices to another line.
+    """
+    done = [e for e in entries if e.status == "done"]
+    found = [("torch versions", libraries(done).get("torch", []))]
+    if devices:
+        found.append(("devices", _distinct(done, "device_name")))
+    found.append(("engine code (digest)", [_short(d) for d in _distinct(done, "code_digest")]))
+    for key, sources in _stamps(done, _WEIGHTS_OF, "weights_source").items():
+        found.append((f"sources of the weights of {key[1]}", list(sources)))
+    return list(dict.fromkeys(f"MIXED {what}: {_listed(values)}" for what, values in found if len(values) > 1))
+
+
+def _distinct(done: Sequence[Entry], stamp: str) -> list[str]:
+    return list(dict.fromkeys(str(e.row[stamp]) for e in done if e.row.get(stamp)))
+
+
 def refuse_mixed_cells(cells: Iterable[Sequence[Entry]], *, allow: bool = False) -> None:
     """Raise ``ConfigError`` if the runs of one cell (one mean) mix protocols, precisions, weights, data or
     numerics, unless ``allow``.
@@ -93,7 +112,8 @@ def _by(done: Sequence[Entry], axis: str, stamp: str) -> dict[str, dict[str, Non
 
 def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
     """The caption's lines on provenance: protocol, precision, weights, data, generated corruptions, streams cut
-    short, networks far from what is published of them, devices (for speed), uncommitted code.
+    short, networks far from what is published of them, devices (for speed, or if they differ), libraries and code that
+    differ, uncommitted code.
     """
     done = [e for e in entries if e.status == "done"]
     lines = [
@@ -113,7 +133,7 @@ def caption(entries: Sequence[Entry], *, speed: bool = False) -> list[str]:
     cut = dict.fromkeys(e.axes["max_images"] for e in entries)
     if any(c is not None for c in cut):
         lines.append(f"Streams: {_listed('whole' if c is None else f'the first {c} images only' for c in cut)}.")
-    lines += [f"{line}." for line in mixtures(entries)]
+    lines += [f"{line}." for line in (*mixtures(entries), *different_makings(entries, devices=not speed))]
     lines += anchor_notes(entries)
     if speed:
         devices = dict.fromkeys(e.row.get("device_name") or e.row.get("device") or "unknown" for e in done)

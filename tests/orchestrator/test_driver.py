@@ -180,6 +180,26 @@ def test_a_poisonous_run_is_given_up_after_its_retries() -> None:
     assert outcome.committed == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept_as"),
+    [(FailureClass.WORKER_LOST, FailureClass.CANCELLED), (FailureClass.ERROR, FailureClass.ERROR)],
+)
+def test_a_failure_at_the_stop_is_a_verdict_only_without_tries_left(kind: FailureClass, kept_as: FailureClass) -> None:
+    executor = ScriptedExecutor(hold=True, slots=[slot("a")], respawn=False)
+    driver = make_driver([planned(0)], executor)
+    driver._enqueue()
+    for event in executor.poll(0):
+        driver._handle(event)
+    driver._dispatch()
+    driver.stop(message="stopped by SIGINT")
+    _, place = executor.tasks[0]
+    driver._handle(SlotLost(slot_id=place.slot_id, failure=failure(kind, "gone")))
+    kept = driver.store.failed[planned(0).run_id]
+    assert kept.kind is kept_as
+    assert "gone" in kept.message
+    assert bool(driver.failures) is (kept_as is FailureClass.ERROR)
+
+
 def test_an_attempt_that_takes_too_long_is_given_up() -> None:
     executor = ScriptedExecutor(hold=True, tick=10.0, slots=[slot("a"), slot("b")])
 

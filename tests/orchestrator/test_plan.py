@@ -142,13 +142,24 @@ def test_a_failed_run_is_not_done_and_waits_for_retry(kind: FailureClass) -> Non
     assert with_retries(plan, lambda run: run.config.method == "tent") == plan
 
 
-@pytest.mark.parametrize("kind", [FailureClass.CANCELLED, FailureClass.WORKER_LOST, FailureClass.NODE_LOST])
-def test_an_interrupted_run_is_taken_up_again(kind: FailureClass) -> None:
+def test_an_interrupted_run_is_taken_up_again() -> None:
     store = FakeStore()
     first = plan_of().runs[0].run_id
-    store.failed[first] = Failure(kind=kind, message="host gone")
+    store.failed[first] = Failure(kind=FailureClass.CANCELLED, message="worker-lost, tried again: host gone")
     assert plan_of(store).runs[0].status is RunStatus.NEW
     assert "interrupted" in plan_of(store).runs[0].reason
+
+
+@pytest.mark.parametrize("kind", [FailureClass.WORKER_LOST, FailureClass.NODE_LOST, FailureClass.INFRASTRUCTURE])
+def test_a_run_given_up_after_its_retries_waits_for_retry(kind: FailureClass) -> None:
+    store = FakeStore()
+    first, second, *_ = plan_of().runs
+    store.failed = {r.run_id: Failure(kind=kind, message="host gone") for r in (first, second)}
+    plan = plan_of(store)
+    assert statuses(plan)[:2] == ["failed", "failed"]
+    assert plan.runs[0].reason == f"{kind.value}: host gone"
+    again = with_retries(plan, lambda run: run.run_id == first.run_id)
+    assert statuses(again)[:2] == ["new", "failed"]
 
 
 def test_a_failure_on_attempt_one_then_a_commit_counts_as_done() -> None:

@@ -79,6 +79,15 @@ def test_a_plan_after_some_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CPU-minutes on cpu, from recorded speeds" in output
 
 
+def test_speeds_of_another_sweep_of_the_root_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_sweep()
+    (folder / "next.yaml").write_text(GRID.replace("little", "next").replace("[0, 1]", "[2, 3]"))
+    output = said(capsys, "plan", "next.yaml", "--no-preflight")
+    assert "4 new" in output
+    assert "CPU-minutes on cpu, from recorded speeds" in output
+    assert not (folder / "results" / "next").exists()
+
+
 def test_checks_that_fail_give_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:
     output = said(capsys, "plan", "little.yaml", "--set", "resources.gpus=9", code=1)
     assert "FAIL resources: resources.gpus is 9" in output

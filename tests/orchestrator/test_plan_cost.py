@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import store_runs as sr
 
 from orchestrator.cost import COLUMNS, CostModel, guess
 from orchestrator.schema import RUNS
+from orchestrator.store import ParquetStore
 from orchestrator.types import PlannedRun, RunConfig, RunStatus
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -130,3 +133,27 @@ def test_rows_without_figures_teach_nothing() -> None:
 
 def test_nothing_to_run_costs_nothing() -> None:
     assert CostModel().estimate([]).text() == "nothing to run"
+
+
+def test_a_sweeps_own_speeds_stand_before_those_of_others() -> None:
+    faster, other = row(seconds=1.0), row(method="tent", seconds=3.0)
+    model = CostModel([row()], others=[faster, faster, other, *[row(device_name="elsewhere")] * 9])
+    assert model.device == "card"
+    assert model.seconds(CONFIG) == pytest.approx(2.0)
+    assert model.seconds(replace(CONFIG, method="tent")) == pytest.approx(3.0)
+
+
+def test_a_root_is_read_over_all_its_sweeps_but_for_a_damaged_one(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        store = ParquetStore(str(tmp_path), name)
+        sr.run_once(store, sr.planned(batch_size=len(name)), seconds=2.0, device_name="card")
+        store.close()
+    for part in (tmp_path / "second" / "tables" / "runs").iterdir():
+        part.write_bytes(b"no parquet")
+    model = CostModel.of(str(tmp_path), "new")
+    config = sr.planned().config
+    assert model.device == "card"
+    assert model.seconds(replace(config, batch_size=len("first"))) == pytest.approx(2.0)
+    assert model.seconds(replace(config, batch_size=len("second"))) is None
+    assert CostModel.of(str(tmp_path / "nothing"), "new").device == H100
+    assert not (tmp_path / "nothing").exists()

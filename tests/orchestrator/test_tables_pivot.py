@@ -173,6 +173,35 @@ def test_a_cell_that_mixes_stamps_is_refused_or_says_so(column, values, said):
     assert any(said in note for note in allowed.notes)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("libraries", ['{"torch": "2.11.0"}', '{"torch": "2.14.1"}'], "MIXED torch versions: 2.11.0, 2.14.1."),
+        ("device_name", ["A100", "H100"], "MIXED devices: A100, H100."),
+        ("weights_source", ["timm", "torchvision"], "MIXED sources of the weights of {model}: timm, torchvision."),
+        ("code_digest", ["a" * 16, "b" * 16], "MIXED engine code (digest): aaaaaaaa, bbbbbbbb."),
+    ],
+)
+def test_runs_made_differently_are_averaged_and_the_caption_says_so(column, values, said):
+    def notes(*made):
+        data = sweep(grid(seed=[0, 1]), lambda c: 0.5, extra=lambda c: {column: made[c.seed]})
+        return table(data, cols=()).notes
+
+    assert said.format(model="small-resnet-bn") in notes(*values)
+    assert not any("MIXED" in note for note in notes(values[0], values[0]))
+    assert not any("MIXED" in note for note in notes(None, values[0]))
+
+
+def test_networks_of_different_sources_are_no_mixture_and_devices_are_named_once():
+    configs = grid(model=["small-resnet-bn", "small-resnet-gn"], seed=[0])
+    source = {"small-resnet-bn": "torchvision", "small-resnet-gn": "timm"}
+    data = sweep(
+        configs, lambda c: 0.5, extra=lambda c: {"weights_source": source[c.model], "device_name": source[c.model]}
+    )
+    found = pivot(data, ["model"], [], [metric("seconds")])
+    assert [note.partition(";")[0] for note in found.notes if "MIXED" in note] == ["MIXED devices: torchvision, timm"]
+
+
 def test_weights_of_different_pretraining_seeds_are_no_mixture():
     configs = [config(seed=s, pretrain_seed=s) for s in range(3)]
     data = sweep(configs, lambda c: 0.5, extra=lambda c: {"weights_sha256": str(c.seed) * 64})
