@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError
-from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
+from orchestrator.probe import ClusterError, only_here, probe, token_in_use, version_mismatch
 from orchestrator.provenance import code_environment
 
 _PREFIX = "deyo-ray-"
@@ -103,7 +103,7 @@ def check_cluster(address: str, *, allow_insecure: bool = False) -> None:
     facts = probe(address)
     if mismatch := version_mismatch(facts):
         raise ClusterError(mismatch)
-    if allow_insecure or is_loopback(address):
+    if allow_insecure or only_here(address, facts):
         return
     try:
         probe(address, authenticated=False)
@@ -149,7 +149,7 @@ def _token(directory: Path) -> Iterator[None]:
     """
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if not token_in_use().present:
+    if not _private_token():
         path = directory.parent / f"{_PREFIX}token-{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -159,6 +159,15 @@ def _token(directory: Path) -> Iterator[None]:
         _remove_at_exit(path)
     reread_authentication()
     yield
+
+
+def _private_token() -> bool:
+    """Whether there is a token that only this user can read; a file that others could read is closed to them."""
+    token = token_in_use()
+    if token.present and token.path is not None and (token.file_mode or 0) & 0o077:
+        with contextlib.suppress(PermissionError):
+            token.path.chmod(0o600)
+    return token.present and not (token.file_mode or 0) & 0o077
 
 
 def reread_authentication() -> None:

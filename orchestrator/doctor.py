@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.analyses import SYNTHETIC
 from orchestrator.hosts import PACKAGES, ask_hosts
 from orchestrator.preflight import Check, cache_check, data_checks, describe, is_bundled, mlflow_check, resource_checks
-from orchestrator.probe import ClusterError, is_loopback, probe, token_in_use, version_mismatch
+from orchestrator.probe import ClusterError, ClusterFacts, only_here, probe, token_in_use, version_mismatch
 from orchestrator.specmodel import Resources, SweepSpec
 from orchestrator.types import RunConfig
 
@@ -73,7 +73,7 @@ def cluster_checks(address: str, spec: SweepSpec | None, runs: list[RunConfig]) 
     yield Check(name="cluster", ok=True, detail=f"{address}: Ray {facts.ray_version}, {len(facts.nodes)} host(s)")
     if mismatch := version_mismatch(facts):
         yield Check(name="cluster versions", ok=False, detail=mismatch)
-    yield openness_check(address)
+    yield openness_check(address, facts)
     for node in facts.nodes:
         yield Check(name="host", ok=True, detail=describe(node))
     if spec:
@@ -86,14 +86,14 @@ def cluster_checks(address: str, spec: SweepSpec | None, runs: list[RunConfig]) 
     yield from host_checks(answers)
 
 
-def openness_check(address: str) -> Check:
+def openness_check(address: str, facts: ClusterFacts) -> Check:
     """Whether the cluster serves those who have no token."""
     try:
         probe(address, authenticated=False)
     except ClusterError:
         return Check(name="authentication", ok=True, detail="the cluster asks for a token")
     detail = "the cluster serves anyone who can reach it"
-    if is_loopback(address):
+    if only_here(address, facts):
         return Check(name="authentication", ok=None, detail=f"{detail}; it listens on loopback")
     fix = "start its hosts with RAY_AUTH_MODE=token (`ray get-auth-token --generate`)"
     return Check(name="authentication", ok=False, detail=f"{detail}; {fix}")
@@ -109,8 +109,9 @@ def host_checks(answers: list[dict[str, Any]]) -> Iterator[Check]:
             continue
         gpus = ", ".join(answer["gpus"]) or "no GPU"
         detail = f"Python {answer['python']}, {gpus}, {answer['free_bytes'] / 1e9:.0f} GB free for the cache"
-        odd = _differing(answer["versions"], here)
-        yield Check(name=name, ok=None if odd else True, detail=f"{detail}{'; ' + odd if odd else ''}")
+        odd, unfit = _differing(answer["versions"], here), _unfit(answer)
+        more = "".join(f"; {words}" for words in (odd, unfit) if words)
+        yield Check(name=name, ok=False if unfit else None if odd else True, detail=f"{detail}{more}")
         for benchmark, place in answer["data"].items():
             yield _data_check(f"{name}, data {benchmark}", benchmark, place)
 
@@ -136,6 +137,17 @@ def _data_check(name: str, benchmark: str, place: Mapping[str, Any]) -> Check:
     if place["entries"] is None:
         return Check(name=name, ok=False, detail=f"{place['path']} is no folder there")
     return Check(name=name, ok=place["entries"] > 0, detail=f"{place['path']} holds {place['entries']} entries")
+
+
+def _unfit(answer: Mapping[str, Any]) -> str:
+    """Why no worker can start on a host; "" if one can. This project's own code travels with each sweep."""
+    lacking = [name for name in ("ray", "torch") if not answer["versions"].get(name)]
+    if lacking:
+        return f"install {', '.join(lacking)} there"
+    here = platform.python_version_tuple()[:2]
+    if answer["python"].split(".")[:2] != list(here):
+        return f"workers need Python {'.'.join(here)}, as here"
+    return ""
 
 
 def _differing(there: Mapping[str, str], here: Mapping[str, str]) -> str:

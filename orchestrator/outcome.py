@@ -45,7 +45,7 @@ class SweepOutcome:
         return 1 if bad or self.status is SweepStatus.STOPPED else 0
 
 
-_SHOWN_AT = frozenset({1, 2, 5, 10, 20, 50, 100, 200, 500}) | frozenset(range(1000, 1_000_000, 1000))
+_SHOWN_AT = frozenset({1, 2, 3, 5, 10, 20, 50, 100, 200, 500}) | frozenset(range(1000, 1_000_000, 1000))
 
 
 @dataclass

@@ -132,6 +132,12 @@ def is_loopback(address: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
+def only_here(address: str, facts: ClusterFacts) -> bool:
+    """Whether the cluster can be reached from this machine alone: by its hosts' own addresses too, since a head that
+    has one of the network listens there as well, whatever it is called here."""
+    return is_loopback(address) and all(is_loopback(node.address) for node in facts.nodes)
+
+
 def _advice(token: Token) -> str:
     have = "present" if token.present else "missing"
     return (

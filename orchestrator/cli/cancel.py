@@ -29,6 +29,7 @@ def cancel(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
     wait: Wait = 60.0,
 ) -> None:
     """Stop a sweep: its driver on this machine, or with --address http://HOST:8265 its Ray Job.
@@ -36,7 +37,7 @@ def cancel(
     Only this sweep is touched; nothing else on the machine or the cluster is.
     """
     if address:
-        _cancel_job(address, sweep_without_results(sweep, overrides, smoke), wait)
+        _cancel_job(address, sweep_without_results(sweep, overrides, smoke), wait, allow_insecure)
         return
     from deyo.types import ConfigError
     from orchestrator.monitor import standing
@@ -69,10 +70,10 @@ def _await_end(results: str, name: str, driver: DriverFacts, wait: float) -> boo
         time.sleep(0.2)
 
 
-def _cancel_job(address: str, sweep: str, wait: float) -> None:
+def _cancel_job(address: str, sweep: str, wait: float, allow_insecure: bool) -> None:
     from orchestrator import jobs
 
-    asked = jobs.client(address)
+    asked = jobs.client(address, allow_insecure=allow_insecure)
     job = jobs.existing_job(asked, sweep, address)
     if job.ended:
         typer.echo(f"{job.name} is not running ({job.state})")

@@ -20,6 +20,7 @@ def status(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
     as_json: options.Json = False,
 ) -> None:
     """Say how many runs are done, failed and left, who runs them, and failures grouped by signature.
@@ -36,7 +37,10 @@ def status(
         if not address:
             raise
         found = None  # its results are on another machine, or not begun
-    job = _job(address, sweep_without_results(sweep, overrides, smoke), known=found is not None) if address else None
+    job = None
+    if address:
+        name = sweep_without_results(sweep, overrides, smoke)
+        job = _job(address, name, known=found is not None, allow_insecure=allow_insecure)
     if as_json:
         typer.echo(json.dumps({**(found.as_json() if found else {}), "job": job}, indent=1))
         return
@@ -46,10 +50,10 @@ def status(
         typer.echo(f"job: {job}")
 
 
-def _job(address: str, sweep: str, *, known: bool) -> str:
+def _job(address: str, sweep: str, *, known: bool, allow_insecure: bool) -> str:
     """The sweep's job and its state; of a sweep that is not ``known`` otherwise, there must be one."""
     from orchestrator import jobs
 
-    asked = jobs.client(address)
+    asked = jobs.client(address, allow_insecure=allow_insecure)
     last = jobs.last_job(asked, sweep) if known else jobs.existing_job(asked, sweep, address)
     return f"{last.name} {last.state}" if last else f"{jobs.submission_id(sweep)} unknown to this cluster"

@@ -23,6 +23,7 @@ def watch(
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
     address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
     every: Every = 5.0,
 ) -> None:
     """Show a sweep's state as it changes, until it is over. Ctrl-C ends the watching, not the sweep.
@@ -32,7 +33,7 @@ def watch(
     if address:
         from orchestrator import jobs
 
-        asked = jobs.client(address)
+        asked = jobs.client(address, allow_insecure=allow_insecure)
         show(asked, jobs.existing_job(asked, sweep_without_results(sweep, overrides, smoke), address).name)
         return
     from orchestrator.monitor import standing

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from ray.dashboard.utils import to_google_style
 
-from orchestrator import doctor, hosts_child
+from orchestrator import cluster, doctor, hosts_child
 from orchestrator.cli.main import run as command_line
 from orchestrator.probe import (
     ClusterError,
     ClusterFacts,
+    Node,
     has_autoscaler,
     is_loopback,
     probe,
@@ -206,12 +207,55 @@ def test_hosts_that_lack_something_are_named() -> None:
         {**here, "host": "old", "versions": {**here["versions"], "torch": "1.0"}},
         {**here, "host": "bare", "data": {"imagenet-c": {"path": "/nowhere", "entries": None}}},
         {"host": "gone", "error": "no answer in time"},
+        {**here, "host": "empty", "versions": {**here["versions"], "torch": ""}},
+        {**here, "host": "other", "python": "3.9.18"},
     ]
     checks = {check.name: check for check in doctor.host_checks(answers)}
     assert "torch 1.0" in checks["host old"].detail
     assert checks["host old"].ok is None
     assert checks["host bare, data imagenet-c"].ok is False
     assert checks["host gone"].ok is False
+    assert checks["host empty"].ok is False
+    assert "install torch there" in checks["host empty"].detail
+    assert checks["host other"].ok is False
+    assert "workers need Python" in checks["host other"].detail
+
+
+def facts(*addresses: str) -> ClusterFacts:
+    nodes = tuple(Node(name=a, address=a, cpus=1, gpus=0, gpu_type="", memory_bytes=1, head=False) for a in addresses)
+    return ClusterFacts(address=addresses[0], ray_version="2", python_version="3", nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "alone"),
+    [
+        ("127.0.0.1:6379", ["127.0.0.1"], True),
+        ("127.0.0.1:6379", ["192.0.2.2"], False),
+        ("127.0.0.1:6379", ["127.0.0.1", "192.0.2.3"], False),
+        ("192.0.2.2:6379", ["127.0.0.1"], False),
+    ],
+)
+def test_a_cluster_without_a_token_is_judged_by_its_hosts_too(
+    address: str, hosts: list[str], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head with an address of the network listens there, also where it is called by loopback."""
+    found = facts(*hosts)
+    monkeypatch.setattr(cluster, "probe", lambda address, authenticated=True: found)
+    monkeypatch.setattr(cluster, "version_mismatch", lambda facts: None)
+    monkeypatch.setattr(doctor, "probe", lambda address, authenticated=True: found)
+    assert doctor.openness_check(address, found).ok is (None if alone else False)
+    if alone:
+        cluster.check_cluster(address)
+    else:
+        with pytest.raises(ClusterError, match="no authentication"):
+            cluster.check_cluster(address)
+    cluster.check_cluster(address, allow_insecure=True)
+
+
+def test_a_token_that_others_could_read_is_closed_to_them(home: Path) -> None:
+    path = write_token(home, 0o644)
+    assert cluster._private_token()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_this_machine_by_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,7 +155,7 @@ def test_failures_are_told_live_by_signature_with_the_log() -> None:
     driver = make_driver([planned(n) for n in range(6)], executor, breaker=0)
     driver.run()
     told = [note for note in driver.progress.notes if note.startswith("failed ×")]
-    assert [note.split()[1] for note in told] == ["×1", "×2", "×5"]
+    assert [note.split()[1] for note in told] == ["×1", "×2", "×3", "×5"]
     assert "log: memory:" in told[0]
     assert len(driver.aftermath.board.lines()) == 1
 
