@@ -177,6 +177,7 @@ def main() -> None:
         return
     gpus = options.gpus.split(",") if options.gpus else seen_gpus()
     Path(options.out).mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by the commands too
     lanes = Lanes(chosen, options)
     threads = [threading.Thread(target=lanes.work, args=lane) for lane in lanes_for(gpus)]
     for thread in threads:

@@ -126,7 +126,9 @@ def test_a_lane_that_outlasts_the_time_is_interrupted(tmp_path: Path) -> None:
     from experiments.benchmarks import lanes
 
     work = lanes.Lanes([], argparse.Namespace(seconds=1000.0, out=str(tmp_path), data=None, patience=0.6))
-    words = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
+    # Whoever runs the tests in the background may have SIGINT ignored, which children inherit.
+    heed = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    words = [sys.executable, "-c", f"{heed}; print('ready', flush=True); time.sleep(600)"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     work.end = 0.0
