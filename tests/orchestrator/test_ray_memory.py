@@ -10,7 +10,7 @@ from ray_workers import driver_for, private_cluster, trouble, workers_of
 pytest.importorskip("ray")
 
 
-@pytest.mark.slow
+@pytest.mark.cluster  # the memory of the whole host counts: what runs beside it would be taken for the worker's
 def test_a_worker_that_eats_the_host_s_memory_is_ended_by_ray_and_its_run_tried_again(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
