@@ -4,8 +4,9 @@
 
 Commands are taken in the order of ``tasks``, which is that of their worth; one that is estimated to take longer than
 what is left is passed over, and one that outlasts the time is interrupted, with the figures it has. ``sweeps`` and
-``parity`` measure no speed: several of them share the last GPU from the start where there are two or more. Each
-command's output is in NAME.log, its figures in NAME.parquet, results of real sweeps in ``results``.
+``parity`` measure no speed: several of them share the last GPU from the start where there are two or more. Each GPU has
+its own share of the processor's cores, as on a machine of its own. Each command's output is in NAME.log, its figures in
+NAME.parquet, results of real sweeps in ``results``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -98,8 +100,8 @@ def tasks() -> list[Task]:
 class Lanes:
     """The GPUs and what is left to do on them."""
 
-    def __init__(self, todo: Iterable[Task], options: argparse.Namespace) -> None:
-        self.todo, self.options = deque(todo), options
+    def __init__(self, todo: Iterable[Task], options: argparse.Namespace, cores: Mapping[str, Collection[int]]) -> None:
+        self.todo, self.options, self.cores = deque(todo), options, cores
         self.end = time.monotonic() + options.seconds
         self.lock = threading.Lock()
 
@@ -130,7 +132,11 @@ class Lanes:
         log = out / f"{task.name}.log"
         with log.open("w") as file:
             child = subprocess.Popen(
-                [sys.executable, *words], stdout=file, stderr=subprocess.STDOUT, env=self.environment(gpu)
+                [sys.executable, *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment(gpu),
+                preexec_fn=partial(os.sched_setaffinity, 0, self.cores[gpu]),
             )
             code = self.wait(child)
         last = [line for line in log.read_text(errors="replace").splitlines() if "Warning" not in line][-TAIL:]
@@ -152,6 +158,13 @@ class Lanes:
         return found | (data_environment(self.options.data) if self.options.data else {})
 
 
+def shares(cores: Sequence[int], gpus: Sequence[str], parts: int) -> dict[str, Sequence[int]]:
+    """The cores of each GPU: one of ``parts`` equal shares of them, taken from the end."""
+    size = max(1, len(cores) // parts)
+    cut = [cores[k : k + size] for k in range(0, len(cores), size)]
+    return {gpu: cut[-1 - k % len(cut)] for k, gpu in enumerate(reversed(gpus))}
+
+
 def lanes_for(gpus: Sequence[str]) -> list[tuple[Any, ...]]:
     """(GPU, the kinds that it takes first, those after them). Two that measure nothing share the last of several."""
     if len(gpus) == 1:
@@ -167,6 +180,7 @@ def main() -> None:
     parser.add_argument("--only", help="names, joined by commas")
     parser.add_argument("--skip", default="", help="names, joined by commas")
     parser.add_argument("--gpus", help="numbers, joined by commas (default: all that are seen)")
+    parser.add_argument("--share-of", type=int, help="GPUs that share the cores, if others are busy (default: --gpus)")
     parser.add_argument("--patience", type=float, default=0.6, help="start what takes so much of its estimate at least")
     parser.add_argument("--list", action="store_true", help="print the commands and do nothing")
     options = parser.parse_args()
@@ -178,7 +192,7 @@ def main() -> None:
     gpus = options.gpus.split(",") if options.gpus else seen_gpus()
     Path(options.out).mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by the commands too
-    lanes = Lanes(chosen, options)
+    lanes = Lanes(chosen, options, shares(sorted(os.sched_getaffinity(0)), gpus, options.share_of or len(gpus)))
     threads = [threading.Thread(target=lanes.work, args=lane) for lane in lanes_for(gpus)]
     for thread in threads:
         thread.start()

@@ -3,6 +3,7 @@
     python -m experiments.benchmarks.sweep                      # this GPU, or a small form on the CPU
     python -m experiments.benchmarks.sweep --gpus 1,2,4         # through Ray, on the first 1, 2 and 4 GPUs
     python -m experiments.benchmarks.sweep --gpus 2 --kill-worker
+    python -m experiments.benchmarks.sweep --gpus 4 --folder F  # goes on where an earlier command with F ended
     python -m experiments.benchmarks.sweep --fake-gpus 1,2,4    # GPUs that Ray believes in; each is a CPU core
     python -m experiments.benchmarks.sweep --bare-loop          # the same runs as a loop over the engine (CPU)
 
@@ -20,12 +21,16 @@ compiles) stays, the rest grows with the images.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import pickle
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -38,6 +43,7 @@ from experiments.benchmarks.sweep_setup import FULL_CORRUPTIONS, FULL_IMAGES, FU
 from experiments.benchmarks.sweep_watch import Watched, processor_seconds_of_children, run_watched
 
 PUBLISHED_FEED = 903.0
+KEPT = "places.pickle"
 NUMBERS = (
     *("accuracy", "mean_entropy", "mean_plpd", "selected_entropy", "selected", "forwards", "backwards"),
     *("skipped_steps", "resets", "images", "group_size", "stream_digest", "weights_sha256"),
@@ -56,9 +62,12 @@ class Place:
     fake: bool = False
 
 
-def run_place(folder: Path, place: Place, device: str, *, cache: str, kill_at: int | None = None) -> dict[str, Any]:
+def run_place(
+    folder: Path, place: Place, device: str, *, cache: str, kill_at: int | None = None, cores: int | None = None
+) -> dict[str, Any]:
     """Run the sweep of ``folder`` there and return its figures and numbers."""
     results = f"results-{place.name}" + ("-killed" if kill_at else "")
+    shutil.rmtree(folder / results, ignore_errors=True)
     words = ["run", "sweep.yaml", "--results", results, "--quiet", "--no-preflight"]
     seen = place.gpus if device == "cuda" and place.ray else None
     environment = sweep_setup.environment(folder, cache, gpus=seen, fake_gpus=place.gpus if place.fake else 0)
@@ -67,7 +76,7 @@ def run_place(folder: Path, place: Place, device: str, *, cache: str, kill_at: i
         environment,
         folder,
         gpus=place.gpus if device == "cuda" and not place.fake else 0,
-        cores=place.gpus if place.fake else None,  # each has one, or their numbers would differ by their threads
+        cores=place.gpus * cores if cores else None,
         kill_at=kill_at,
     )
     if watched.code:
@@ -277,10 +286,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="workers, with --ray")
     parser.add_argument("--kill-worker", action="store_true", help="once more, killing a worker at a third of the runs")
     parser.add_argument("--bare-loop", action="store_true", help="compare with a bare loop over the engine (CPU)")
+    parser.add_argument("--folder", type=Path, help="keep the files here, compare with the places measured here before")
     parser.add_argument("--rounds", type=int, default=3, help="of --bare-loop")
     parser.add_argument("--no-published", action="store_true", help="leave the published way out")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each published figure")
+    parser.add_argument("--cores", type=int, help="of the processor for each GPU (a GPU that is none has one)")
     options = parser.parse_args()
+    if options.fake_gpus:
+        options.cores = 1  # or their numbers would differ by their threads
     if (options.gpus or options.fake_gpus or options.ray or options.kill_worker) and find_spec("ray") is None:
         parser.error("Ray is not installed")
     if options.bare_loop and options.device == "cuda":
@@ -289,22 +302,22 @@ def read_options() -> argparse.Namespace:
 
 
 def measure(folder: Path, options: argparse.Namespace, shape: Shape) -> list[dict[str, Any]]:
-    """Every place asked for, compared with the first; printed as they end."""
+    """Every place asked for, compared with the first of this folder; printed as they end."""
     baseline = {} if options.no_published else published(shape, folder, options.device, options.seconds)
-    rows: list[dict[str, Any]] = []
-    chosen = places(options)
+    kept = folder / KEPT
+    rows: list[dict[str, Any]] = pickle.loads(kept.read_bytes()) if kept.exists() else []
+    chosen = [(place, False) for place in places(options)]
     if options.kill_worker:
-        chosen.append(chosen[-1])
-    for number, place in enumerate(chosen):
-        killing = options.kill_worker and number == len(chosen) - 1
+        chosen.append((chosen[-1][0], True))
+    for place, killing in chosen:
         kill_at = max(1, shape.runs // 3) if killing else None
-        row = run_place(
-            folder, place, options.device, cache="cache" if number == 0 else f"cache{number}", kill_at=kill_at
-        )
+        cache = f"cache{len(rows) or ''}"
+        row = run_place(folder, place, options.device, cache=cache, kill_at=kill_at, cores=options.cores)
         row["difference"] = difference(row, rows[0] if rows else row)
         if baseline:
             add_ratios(row, shape, baseline)
         rows.append(row)
+        kept.write_bytes(pickle.dumps(rows))
         print_row(row)
     for row in rows[1:]:
         scale = rows[0]["command_seconds"] / row["command_seconds"], rows[0]["window_seconds"] / row["window_seconds"]
@@ -314,20 +327,34 @@ def measure(folder: Path, options: argparse.Namespace, shape: Shape) -> list[dic
     return rows
 
 
+@contextlib.contextmanager
+def prepared(kept: Path | None, shape: Shape) -> Iterator[Path]:
+    """The folder with the sweep's files: ``kept``, where they may be from before, or one that is removed afterwards."""
+    with contextlib.nullcontext(kept) if kept else tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        made = folder / "shape.json"
+        if not made.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            files = sweep_setup.prepare(folder, shape)
+            made.write_text(json.dumps({"files": files, "shape": vars(shape)}))
+        found = json.loads(made.read_text())
+        if found["shape"] != json.loads(json.dumps(vars(shape))):
+            raise SystemExit(f"{folder} holds another sweep: {found['shape']}")
+        print(
+            f"{shape.runs} runs of {shape.images} images ({found['files']} JPEG files), {shape.network}, batch "
+            f"{shape.batch_size}, {shape.precision}, {shape.group_size or 'as many as fit'} side by side",
+            flush=True,
+        )
+        yield folder
+
+
 def main() -> None:
     options = read_options()
     shape = shape_of(options)
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     print(heading(options.device), flush=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        files = sweep_setup.prepare(folder, shape)
-        print(
-            f"{shape.runs} runs of {shape.images} images ({files} JPEG files), {shape.network}, batch "
-            f"{shape.batch_size}, {shape.precision}, {shape.group_size or 'as many as fit'} side by side",
-            flush=True,
-        )
+    with prepared(options.folder, shape) as folder:
         rows = measure(folder, options, shape)
     for row in rows:
         row.pop("numbers", None)

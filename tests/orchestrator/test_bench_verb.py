@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -106,7 +107,7 @@ def test_lanes_give_each_gpu_one_command_at_a_time(tmp_path: Path) -> None:
     todo = [task("a", 1, measures=True), task("long", 1000, measures=True), task("b", 1, measures=True)]
     todo += [task("c", 1, measures=False), task("d", 1, measures=False)]
     options = argparse.Namespace(seconds=60.0, out=str(tmp_path), data=None, patience=0.6)
-    work = lanes.Lanes(todo, options)
+    work = lanes.Lanes(todo, options, dict.fromkeys("01", os.sched_getaffinity(0)))
     shared = [lane for lane in lanes.lanes_for(["0", "1"]) if lane[0] == "1"]
     assert len(shared) == 2
     measured = Thread(target=work.work, args=("0", (True,)))
@@ -120,12 +121,20 @@ def test_lanes_give_each_gpu_one_command_at_a_time(tmp_path: Path) -> None:
     assert [left.name for left in work.todo] == ["long"]
 
 
+def test_lanes_share_the_cores() -> None:
+    from experiments.benchmarks.lanes import shares
+
+    assert shares(range(8), ["0", "1"], 2) == {"0": range(4), "1": range(4, 8)}
+    assert shares(range(8), ["2", "3"], 4) == {"2": range(4, 6), "3": range(6, 8)}
+    assert shares(range(2), ["0", "1", "2"], 3)["0"]
+
+
 def test_a_lane_that_outlasts_the_time_is_interrupted(tmp_path: Path) -> None:
     import argparse
 
     from experiments.benchmarks import lanes
 
-    work = lanes.Lanes([], argparse.Namespace(seconds=1000.0, out=str(tmp_path), data=None, patience=0.6))
+    work = lanes.Lanes([], argparse.Namespace(seconds=1000.0, out=str(tmp_path), data=None, patience=0.6), {})
     # Whoever runs the tests in the background may have SIGINT ignored, which children inherit.
     heed = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
     words = [sys.executable, "-c", f"{heed}; print('ready', flush=True); time.sleep(600)"]
