@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deyo.class_token import trim_last_block
-from deyo.norms import NormState, RunBatchNorm, RunNorm, run_norm_for
+from deyo.norms import NormState, RunBatchNorm, RunGroupNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
 from deyo.stem import pack_stem
 from deyo.types import ConfigError, MethodContext
@@ -75,6 +75,8 @@ class RunsNetwork(nn.Module):
         if adapted and not self.adapted_names:
             raise ConfigError(f"network {network.name!r} has no norm layer in the subset {adapted!r}")
         self._bind_parameters()
+        if context.device.type == "cuda" and adapted:
+            self.differentiate_all()
         columns = context.class_columns
         self.columns = None if columns is None else torch.as_tensor(columns, device=context.device)
         shape = (1, 1, 3, 1, 1)
@@ -131,6 +133,17 @@ class RunsNetwork(nn.Module):
         """(name such as ``layer1.0.bn1.weight``, values [R, C]) of every adapted tensor."""
         for name, parameter in zip(self.adapted_tensor_names, self.parameters_adapted):
             yield name, parameter.detach()
+
+    def differentiate_all(self) -> None:
+        """Let norm layers that are not adapted look like those that are, each with values of its own for every run.
+
+        So all subsets share one compiled network. Their gradients come with that of the input, where statistics are
+        taken over maps; nobody asks for them.
+        """
+        adapted = set(self.adapted_names)
+        for name, layer in self.layers.items():
+            if name not in adapted and isinstance(layer, RunBatchNorm | RunGroupNorm):
+                layer.bind(*(nn.Parameter(v.detach().repeat(self.runs, 1)) for v in (layer.weight, layer.bias)))
 
     def _cast_frozen(self) -> None:
         """Everything but the norm layers to the activations' dtype."""

@@ -36,10 +36,12 @@ class NormState:
 class RunNorm(nn.Module):
     """Base of the layers: the per-run affine part, and timm's fused activation after it.
 
-    ``weight`` and ``bias`` are [R, C] if ``adapted`` (set through ``bind``) and [C] otherwise.
+    ``weight`` and ``bias`` are [R, C] if ``adapted`` (set through ``bind``) and [C] otherwise. A ``delayed`` layer
+    hands its input on: what comes after it does its work too (``deyo.stem``).
     """
 
     channel_dim = 1
+    delayed = False
 
     def __init__(self, source: nn.Module, name: str, state: NormState) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class RunNorm(nn.Module):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.drop(self.normalize(x)))
+        return x if self.delayed else self.act(self.drop(self.normalize(x)))
 
     def normalize(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -103,6 +105,11 @@ class RunGroupNorm(RunNorm):
 
     def by_channel(self, x: Tensor) -> Tensor:
         """The same from sums over each channel's map: x [R·B, C, H, W]."""
+        scale, shift = self.coefficients(x)
+        return (widened(x) * scale[:, :, None, None] + shift[:, :, None, None]).to(x.dtype)
+
+    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift [R·B, C] that x [R·B, C, H, W] is normalised by."""
         wide = widened(x)
         # What is left after taking a value of the map away is small against the spread, so that squares do not cancel.
         origin = wide[:, :, :1, :1].detach()
@@ -113,8 +120,7 @@ class RunGroupNorm(RunNorm):
         within = spread.unflatten(1, (self.num_groups, -1)).mean(2, keepdim=True)
         var = within + (means - mean).square().mean(2, keepdim=True)
         scale = (var + self.eps).rsqrt().expand_as(means).flatten(1) * self._by_sample(self.weight, len(x))
-        shift = self._by_sample(self.bias, len(x)) - mean.expand_as(means).flatten(1) * scale
-        return (wide * scale[:, :, None, None] + shift[:, :, None, None]).to(x.dtype)
+        return scale, self._by_sample(self.bias, len(x)) - mean.expand_as(means).flatten(1) * scale
 
     def _by_sample(self, values: Tensor, samples: int) -> Tensor:
         """[C] or [R, C] as [1 or R·B, C]."""
@@ -174,13 +180,27 @@ class RunBatchNorm(RunNorm):
             return self._running(x)
         if self._plain_batch_norm_suffices(x, area):
             return F.batch_norm(widened(x), None, None, *self.shared_affine(), True, 0.0, self.eps).to(x.dtype)
+        return self._standardize(x, *self._batch_coefficients(x, area))
+
+    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift [R or 1, C] that the samples of each run in x [R·B, C, *map] are normalised by."""
+        self.smallest_map = area = x[0, 0].numel()
+        if self.state.statistics != "running":
+            return self._batch_coefficients(x, area)
+        weight, bias = self.weight.view(-1, x.shape[1]), self.bias.view(-1, x.shape[1])
+        scale = (self.running_var + self.eps).rsqrt() * weight
+        return scale, bias - self.running_mean * scale
+
+    def _batch_coefficients(self, x: Tensor, area: int) -> tuple[Tensor, Tensor]:
+        state = self.state
         if state.statistics == "replay":
             mean, var = state.recorded[self.name]
         else:
             mean, var = self._statistics(x, area)
             if state.statistics == "record":
                 state.recorded[self.name] = (mean.detach(), var.detach())
-        return self._standardize(x, mean, var)
+        scale = (var + self.eps).rsqrt() * self.weight
+        return scale, self.bias - mean * scale
 
     def _plain_batch_norm_suffices(self, x: Tensor, area: int) -> bool:
         state = self.state
@@ -216,10 +236,8 @@ class RunBatchNorm(RunNorm):
             var = torch.where(values > 1, var, self.running_var.to(var.dtype))
         return mean, var
 
-    def _standardize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    def _standardize(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         split = self._split(x)
-        scale = (var + self.eps).rsqrt() * self.weight
-        shift = self.bias - mean * scale
         return reshaped((split * self._along(scale, split) + self._along(shift, split)).to(x.dtype), x)
 
     def _split(self, x: Tensor) -> Tensor:

@@ -1,7 +1,12 @@
-"""The 7×7 convolution of stride 2 over three channels, with which ResNets begin, in a form that tensor cores take.
+"""How ResNets begin (convolution, norm layer, ReLU, max pool), in forms that cost a GPU less.
 
-Three channels are too few for a GPU's matrix units. Two by two pixels put into channels make it a 4×4 convolution of
-stride 1 over 12 channels, with the same products in the sums ("space to depth").
+The 7×7 convolution of stride 2 over three channels: three are too few for a GPU's matrix units. Two by two pixels put
+into channels make it a 4×4 convolution of stride 1 over 12 channels, with the same products in the sums ("space to
+depth").
+
+The norm layer's results and their gradients are the largest maps of the network. Normalising by channel and ReLU keep
+the order of values (or turn it round, by the scale's sign), so that the pool may come first: the same bits from maps of
+a quarter of the size. Nothing before the norm layer is adapted, so that no gradient has to pass the pool.
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from deyo.norms import RunBatchNorm, RunGroupNorm, reshaped, widened
 
 TILE = 2
 CHANNELS = 16
@@ -28,6 +35,26 @@ class StemConv2d(nn.Conv2d):
         return F.conv2d(packed, space_to_depth(F.pad(self.weight, (1, 0, 1, 0))), self.bias)
 
 
+class NormReluPool(nn.Module):
+    """The max pool after ``norm`` (which is ``delayed``) and a ReLU: it does the work of all three.
+
+    x [R·B, C, H, W] -> [R·B, C, H', W'].
+    """
+
+    def __init__(self, norm: RunBatchNorm | RunGroupNorm, pool: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.pool = pool
+        self._norm = (norm,)  # its place, and so its name, in the network is where it was
+
+    def forward(self, x: Tensor) -> Tensor:
+        (norm,) = self._norm
+        scale, shift = (value.unflatten(1, (1, -1, 1, 1)) for value in norm.coefficients(x))
+        highest, lowest = self.pool(x), -self.pool(-x)
+        split = (len(scale), -1)
+        best = widened(torch.where(scale >= 0, highest.unflatten(0, split), lowest.unflatten(0, split)))
+        return reshaped((best * scale + shift).to(x.dtype), highest).relu()
+
+
 def space_to_depth(x: Tensor) -> Tensor:
     """x [N, 3, H, W] -> [N, 16, H/2, W/2]: the pixels of a tile as channels, then zeros."""
     count, channels, height, width = x.shape
@@ -37,10 +64,28 @@ def space_to_depth(x: Tensor) -> Tensor:
 
 
 def pack_stem(module: nn.Module) -> None:
-    """Make the convolutions of ``module`` that are such a stem ``StemConv2d``s, in place."""
+    """Make the convolutions of ``module`` that are such a stem ``StemConv2d``s, in place, and pool before its ReLU.
+
+    ``module``'s convolutions must be frozen, and its norm layers have a run axis already.
+    """
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_stem(child):
             child.__class__ = StemConv2d
+    _pool_first(module)
+
+
+def _pool_first(module: nn.Module) -> None:
+    """Where ``module`` is a torchvision or timm ResNet that begins with a norm layer, a ReLU and a max pool."""
+    norm, pool = getattr(module, "bn1", None), getattr(module, "maxpool", None)
+    name = next((n for n in ("relu", "act1") if type(getattr(module, n, None)) is nn.ReLU), None)
+    begins_so = type(module).__name__ == "ResNet" and type(norm) in (RunBatchNorm, RunGroupNorm)
+    if not begins_so or name is None or type(pool) is not nn.MaxPool2d or pool.return_indices:
+        return
+    if not all(isinstance(extra, nn.Identity) for extra in (norm.drop, norm.act)):
+        return
+    norm.delayed = True
+    setattr(module, name, nn.Identity())
+    module.maxpool = NormReluPool(norm, pool)
 
 
 def _is_stem(conv: nn.Conv2d) -> bool:

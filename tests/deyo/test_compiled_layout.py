@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 
 from deyo.model import RunsNetwork
 from deyo.norms import NormState, RunGroupNorm
+from deyo.stem import pack_stem
 from deyo.types import MethodContext, Network, NetworkInfo
 
 SIDE, BATCH = 64, 3
@@ -34,10 +35,13 @@ def small_network(norm: str) -> Network:
     return Network(info=info, module=module, mean=(0.5,) * 3, std=(0.5,) * 3, num_classes=10, sha256="0")
 
 
-def backward_graph(context: MethodContext) -> GraphModule:
-    """The graph that a compiler is given for the backward of one forward."""
-    network = RunsNetwork(context, "lower")
+def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule:
+    """The graph that a compiler is given for the backward of one forward, of the network as it is on a GPU."""
+    network = RunsNetwork(context, subset)
     network.module.to(memory_format=torch.channels_last)
+    pack_stem(network.module)
+    network.differentiate_all()
+    torch.compiler.reset()  # or the second of two equal networks is not compiled
     graphs: list[GraphModule] = []
 
     def keep(graph: GraphModule, _: Any) -> Any:
@@ -72,6 +76,15 @@ def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, prec
             assert is_channels_last(node.args[0].meta["val"]), node.format_node()
     assert convolutions > 15
     assert not copies
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn"])
+def test_both_subsets_share_one_graph(norm: str) -> None:
+    context = MethodContext(
+        network=small_network(norm), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
+    )
+    lower, whole = (backward_graph(context, subset).code for subset in ("lower", "all"))
+    assert lower == whole
 
 
 def is_channels_last(value: Tensor) -> bool:

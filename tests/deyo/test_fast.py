@@ -39,6 +39,7 @@ FEW = (
 # A ReLU's input of about 0 changes its sign in the one, rounding adds up over 64 steps of gradients of 40 in the other:
 # on a CPU, without graphs, float32 departs from the recorded float64 by the same 7e-4 and 3e-4.
 BEYOND_FLOAT32 = ("deyo_patch5_bn", "deyo_bs1_gn")
+DISTURBED = 6
 
 
 def run_on_gpu(name: str, precision: str, *, fast: bool, compile: bool = False) -> tuple[object, np.ndarray]:
@@ -74,17 +75,24 @@ def test_float64_without_graphs(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_float32_with_graphs(name: str) -> None:
     _, logits = run_on_gpu(name, "float32", fast=True)
-    np.testing.assert_allclose(logits, expected_float32(name), rtol=1e-4, atol=1e-4)
+    recorded, allowed = load_case(name).tensors["logits"], 1e-4
+    if name in BEYOND_FLOAT32:
+        allowed = float32_spread(name)
+    np.testing.assert_allclose(logits, recorded, rtol=1e-4, atol=allowed)
 
 
-def expected_float32(name: str) -> np.ndarray:
-    """The recorded logits; for the two cases that float32 itself cannot follow, float32's own on a CPU."""
-    if name not in BEYOND_FLOAT32:
-        return load_case(name).tensors["logits"]
-    case = load_case(name)
-    method = build_method(case, precision="float32")
+def float32_spread(name: str) -> float:
+    """How far float32 on a CPU departs from the recorded logits where its weights are disturbed in their last bit."""
+    case, spread = load_case(name), 0.0
     pixels = network_for(case.settings["network"])[1]
-    return np.stack([method.step(batch)[0].numpy() for batch in batches(case, pixels)])
+    for seed in range(DISTURBED):
+        method = build_method(case, precision="float32")
+        generator = torch.Generator().manual_seed(seed)
+        for weight in method.network.module.parameters():
+            weight.data *= 1 + 2**-23 * torch.randint(-1, 2, weight.shape, generator=generator)
+        steps = [method.step(batch)[0].numpy() for batch in batches(case, pixels)]
+        spread = max(spread, float(np.abs(np.stack(steps) - case.tensors["logits"]).max()))
+    return spread
 
 
 @pytest.mark.parametrize("name", FEW)
