@@ -25,6 +25,11 @@ from deyo.methods.memo import MEMO
 from deyo.types import Method, MethodContext, StepReport
 
 INDUCTOR: dict[str, bool] = {}
+METHODS_BETWEEN_RESETS = 12
+"""So many methods are compiled before Dynamo forgets all: those alike share compiled code, but all of it is looked
+through at every compilation."""
+CODES = 8 * METHODS_BETWEEN_RESETS
+"""Dynamo's limit of compiled forms of one function, past which it would silently run the function as it is."""
 FUSE_PARTS = True
 """Compile a method's ``fused`` parts too: some 100 small kernels a step become a few."""
 FORESEE = True
@@ -132,6 +137,7 @@ class GraphRunner:
         parts: list[tuple[Any, str, dict[str, bool]]] = [(network, "normalize", {})]
         parts.append((network, "forward_module", INDUCTOR))
         parts += [(method, name, {}) for name in method.fused if FUSE_PARTS]
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, CODES)
         for owner, name, options in parts:
             plain = getattr(owner, name)
             compiled = torch.compile(plain, dynamic=False, options=options)
@@ -175,6 +181,7 @@ class MethodPool:
 
     def __init__(self, size: int = 2) -> None:
         self.size = size
+        self._made = 0
         self._kept: OrderedDict[Hashable, LockstepMethod | MEMO] = OrderedDict()
 
     def get(
@@ -211,8 +218,9 @@ class MethodPool:
         while len(self._kept) >= self.size:
             self._kept.popitem(last=False)
             gc.collect()
-        # What is captured needs no compiled code any more, and stale code would count against Dynamo's limit.
-        torch.compiler.reset()
+        self._made += 1
+        if self._made % METHODS_BETWEEN_RESETS == 0:  # what is captured needs no compiled code any more
+            torch.compiler.reset()
 
 
 def transplant(fresh: LockstepMethod, kept: LockstepMethod) -> None:

@@ -74,9 +74,7 @@ class RunsNetwork(nn.Module):
         self.adapted_names = norm_names(self.module, adapted) if adapted else []
         if adapted and not self.adapted_names:
             raise ConfigError(f"network {network.name!r} has no norm layer in the subset {adapted!r}")
-        self._bind_parameters()
-        if context.device.type == "cuda" and adapted:
-            self.differentiate_all()
+        self.bind_parameters(alike=context.device.type == "cuda" and adapted is not None)
         columns = context.class_columns
         self.columns = None if columns is None else torch.as_tensor(columns, device=context.device)
         shape = (1, 1, 3, 1, 1)
@@ -134,17 +132,6 @@ class RunsNetwork(nn.Module):
         for name, parameter in zip(self.adapted_tensor_names, self.parameters_adapted):
             yield name, parameter.detach()
 
-    def differentiate_all(self) -> None:
-        """Let norm layers that are not adapted look like those that are, each with values of its own for every run.
-
-        So all subsets share one compiled network. Their gradients come with that of the input, where statistics are
-        taken over maps; nobody asks for them.
-        """
-        adapted = set(self.adapted_names)
-        for name, layer in self.layers.items():
-            if name not in adapted and isinstance(layer, RunBatchNorm | RunGroupNorm):
-                layer.bind(*(nn.Parameter(v.detach().repeat(self.runs, 1)) for v in (layer.weight, layer.bias)))
-
     def _cast_frozen(self) -> None:
         """Everything but the norm layers to the activations' dtype."""
         if self.activations == self.dtype:
@@ -167,16 +154,28 @@ class RunsNetwork(nn.Module):
             if isinstance(module, RunNorm):
                 yield plain_name(name), module
 
-    def _bind_parameters(self) -> None:
+    def bind_parameters(self, *, alike: bool) -> None:
+        """Give every adapted layer its part of ``theta``.
+
+        ``alike`` makes those that are not adapted look the same, with values of their own for every run, so that all
+        subsets share one compiled network. Their gradients come with that of the layer's input, where statistics are
+        taken over maps (elsewhere they stay as they are); nobody asks for them.
+        """
         layers = [self.layers[name] for name in self.adapted_names]
-        values = [v for layer in layers for v in (layer.weight.detach(), layer.bias.detach())]
         self.adapted_tensor_names = [f"{n}.{kind}" for n in self.adapted_names for kind in ("weight", "bias")]
+        others = [v for n, v in self.layers.items() if n not in self.adapted_names and over_maps(v)] if alike else []
+        values = [v.detach() for layer in (*layers, *others) for v in (layer.weight, layer.bias)]
         source = torch.cat(values) if values else torch.zeros(0, dtype=self.dtype)
-        self.register_buffer("source_theta", source.unsqueeze(0).clone())
-        self.register_buffer("theta", source.repeat(self.runs, 1))
-        self.parameters_adapted: list[nn.Parameter] = []
-        pieces = iter(self.theta.split([len(v) for v in values], dim=1))
-        for layer in layers:
-            weight, bias = nn.Parameter(next(pieces)), nn.Parameter(next(pieces))
+        adapted = sum(len(v) for v in values[: 2 * len(layers)])
+        place = source.repeat(self.runs, 1)
+        self.register_buffer("source_theta", source[:adapted].unsqueeze(0).clone())
+        self.register_buffer("theta", place[:, :adapted])
+        pieces = [nn.Parameter(piece) for piece in place.split([len(v) for v in values], dim=1)]
+        for layer, weight, bias in zip((*layers, *others), pieces[::2], pieces[1::2]):
             layer.bind(weight, bias)
-            self.parameters_adapted += [weight, bias]
+        self.parameters_adapted: list[nn.Parameter] = pieces[: 2 * len(layers)]
+
+
+def over_maps(layer: RunNorm) -> bool:
+    """Whether the layer takes statistics over maps, so that its backward has the sums that its own gradients are."""
+    return isinstance(layer, RunBatchNorm | RunGroupNorm)

@@ -40,7 +40,7 @@ def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule
     network = RunsNetwork(context, subset)
     network.module.to(memory_format=torch.channels_last)
     pack_stem(network.module)
-    network.differentiate_all()
+    alike(network)
     torch.compiler.reset()  # or the second of two equal networks is not compiled
     graphs: list[GraphModule] = []
 
@@ -85,6 +85,33 @@ def test_both_subsets_share_one_graph(norm: str) -> None:
     )
     lower, whole = (backward_graph(context, subset).code for subset in ("lower", "all"))
     assert lower == whole
+
+
+def alike(network: RunsNetwork) -> None:
+    """As on a GPU: what is bound already is bound once more."""
+    for layer in network.layers.values():
+        if layer.weight.dim() == 2:
+            layer.bind(nn.Parameter(layer.weight[0].detach()), nn.Parameter(layer.bias[0].detach()))
+    network.bind_parameters(alike=True)
+
+
+@pytest.mark.parametrize("subset", ["lower", "all"])
+def test_layers_of_all_subsets_look_alike(subset: str) -> None:
+    """Dynamo compiles anew where strides differ: nobody's may hang on how many layers are adapted."""
+    context = MethodContext(
+        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
+    )
+    network = RunsNetwork(context, subset)
+    alike(network)
+    every = sum(2 * layer.weight.shape[1] for layer in network.layers.values())
+    for layer in network.layers.values():
+        for value in (layer.weight, layer.bias):
+            assert value.stride() == (every, 1)
+            assert value.requires_grad
+    network.theta.fill_(7.0)
+    for name, layer in network.layers.items():
+        assert bool((layer.weight == 7).all()) == (name in network.adapted_names)
+    assert network.theta.shape == (2, network.source_theta.shape[1])
 
 
 def is_channels_last(value: Tensor) -> bool:

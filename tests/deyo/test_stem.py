@@ -83,7 +83,6 @@ def networks(kind: str, precision: str) -> tuple[RunsNetwork, RunsNetwork]:
         network.theta.add_(0.1 * noise)
         if packed:
             pack_stem(network.module)
-            network.differentiate_all()
             assert isinstance(network.module.maxpool, NormReluPool)
         found.append(network)
     assert found[0].adapted_names == found[1].adapted_names
