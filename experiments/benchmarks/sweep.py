@@ -4,6 +4,7 @@
     python -m experiments.benchmarks.sweep --gpus 1,2,4         # through Ray, on the first 1, 2 and 4 GPUs
     python -m experiments.benchmarks.sweep --gpus 2 --kill-worker
     python -m experiments.benchmarks.sweep --gpus 4 --folder F  # goes on where an earlier command with F ended
+    python -m experiments.benchmarks.sweep --again              # once more, with the first one's compiled code
     python -m experiments.benchmarks.sweep --fake-gpus 1,2,4    # GPUs that Ray believes in; each is a CPU core
     python -m experiments.benchmarks.sweep --bare-loop          # the same runs as a loop over the engine (CPU)
 
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,20 +55,27 @@ STEPS = ("step", "correct", "mean_entropy", "mean_plpd", "selected")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the sweep runs: in one process, through Ray, or through Ray on GPUs that are none."""
+    """Where the sweep runs: in one process, through Ray, or through Ray on GPUs that are none.
+
+    ``again``: with the compiled code of the place before. ``killing``: a worker is killed on the way.
+    """
 
     name: str
     ray: bool
     gpus: int = 1
     fake: bool = False
+    again: bool = False
+    killing: bool = False
 
 
 def run_place(
     folder: Path, place: Place, device: str, *, cache: str, kill_at: int | None = None, cores: int | None = None
 ) -> dict[str, Any]:
-    """Run the sweep of ``folder`` there and return its figures and numbers."""
-    results = f"results-{place.name}" + ("-killed" if kill_at else "")
+    """Run the sweep of ``folder`` there and return its figures and numbers; images are read anew into ``cache``."""
+    results = f"results-{place.name}"
     shutil.rmtree(folder / results, ignore_errors=True)
+    if not place.again:
+        shutil.rmtree(folder / "compiled", ignore_errors=True)
     words = ["run", "sweep.yaml", "--results", results, "--quiet", "--no-preflight"]
     seen = place.gpus if device == "cuda" and place.ray else None
     environment = sweep_setup.environment(folder, cache, gpus=seen, fake_gpus=place.gpus if place.fake else 0)
@@ -223,28 +231,34 @@ def print_row(row: dict[str, Any]) -> None:
     """One place's figures in two lines."""
     busy = " ".join(f"{100 * share:.0f} %" for share in row["gpu_busy"] or ()) or "-"
     print(
-        f"{row['place']:14} command {row['command_seconds']:7.1f} s, runs {row['window_seconds']:7.1f} s, "
+        f"{row['place']:26} command {row['command_seconds']:7.1f} s, runs {row['window_seconds']:7.1f} s, "
         f"{row['images_per_second']:8.1f} img/s, loops {100 * row['loop_share']:5.1f} % of it, GPUs busy {busy}; "
         f"{row['rows']} rows of {row['runs']} runs, {row['attempts']} attempts, {row['difference'] or 'numbers equal'}"
     )
     if "full_seconds" in row:
         measured = f"x{row['ratio_measured_feed']:.2f} of the published way (x{row['ratio_feed_903']:.2f} of 903 img/s)"
         full = f"x{row['full_ratio_measured_feed']:.2f} (x{row['full_ratio_feed_903']:.2f} of 903 img/s)"
-        print(f"{'':14} {measured}; full: {row['full_seconds']:,.0f} s, {full}")
+        print(f"{'':26} {measured}; full: {row['full_seconds']:,.0f} s, {full}")
     if row["killed"]:
-        print(f"{'':14} a worker was killed at {row['committed_at_kill']} commits: {row['repeated']} runs repeated")
+        print(f"{'':26} a worker was killed at {row['committed_at_kill']} commits: {row['repeated']} runs repeated")
     sys.stdout.flush()
 
 
 def places(options: argparse.Namespace) -> list[Place]:
     """Where to run, from the flags."""
+    found = [Place(name="one process", ray=False)]
     if options.fake_gpus:
-        return [Place(name=f"{n} fake GPUs", ray=True, gpus=int(n), fake=True) for n in options.fake_gpus.split(",")]
-    if options.gpus:
-        return [Place(name=f"{n} GPUs", ray=True, gpus=int(n)) for n in options.gpus.split(",")]
-    if options.ray:
-        return [Place(name="Ray", ray=True, gpus=options.workers or 1)]
-    return [Place(name="one process", ray=False)]
+        found = [Place(name=f"{n} fake GPUs", ray=True, gpus=int(n), fake=True) for n in options.fake_gpus.split(",")]
+    elif options.gpus:
+        found = [Place(name=f"{n} GPUs", ray=True, gpus=int(n)) for n in options.gpus.split(",")]
+    elif options.ray:
+        found = [Place(name="Ray", ray=True, gpus=options.workers or 1)]
+    last = found[-1]
+    if options.again:
+        found.append(replace(last, name=f"{last.name}, again", again=True))
+    if options.kill_worker:
+        found.append(replace(last, name=f"{last.name}, one worker killed", killing=True))
+    return found
 
 
 def shape_of(options: argparse.Namespace) -> Shape:
@@ -285,6 +299,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--ray", action="store_true", help="through Ray without naming GPUs")
     parser.add_argument("--workers", type=int, help="workers, with --ray")
     parser.add_argument("--kill-worker", action="store_true", help="once more, killing a worker at a third of the runs")
+    parser.add_argument("--again", action="store_true", help="once more, with the compiled code of the time before")
     parser.add_argument("--bare-loop", action="store_true", help="compare with a bare loop over the engine (CPU)")
     parser.add_argument("--folder", type=Path, help="keep the files here, compare with the places measured here before")
     parser.add_argument("--rounds", type=int, default=3, help="of --bare-loop")
@@ -306,11 +321,8 @@ def measure(folder: Path, options: argparse.Namespace, shape: Shape) -> list[dic
     baseline = {} if options.no_published else published(shape, folder, options.device, options.seconds)
     kept = folder / KEPT
     rows: list[dict[str, Any]] = pickle.loads(kept.read_bytes()) if kept.exists() else []
-    chosen = [(place, False) for place in places(options)]
-    if options.kill_worker:
-        chosen.append((chosen[-1][0], True))
-    for place, killing in chosen:
-        kill_at = max(1, shape.runs // 3) if killing else None
+    for place in places(options):
+        kill_at = max(1, shape.runs // 3) if place.killing else None
         cache = f"cache{len(rows) or ''}"
         row = run_place(folder, place, options.device, cache=cache, kill_at=kill_at, cores=options.cores)
         row["difference"] = difference(row, rows[0] if rows else row)
@@ -321,7 +333,7 @@ def measure(folder: Path, options: argparse.Namespace, shape: Shape) -> list[dic
         print_row(row)
     for row in rows[1:]:
         scale = rows[0]["command_seconds"] / row["command_seconds"], rows[0]["window_seconds"] / row["window_seconds"]
-        print(f"{row['place']:14} x{scale[0]:.2f} of {rows[0]['place']} (runs alone x{scale[1]:.2f})")
+        print(f"{row['place']:26} x{scale[0]:.2f} of {rows[0]['place']} (runs alone x{scale[1]:.2f})")
     if options.bare_loop:
         rows += against_bare_loop(folder, options.device, options.rounds)
     return rows

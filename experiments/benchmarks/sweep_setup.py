@@ -100,6 +100,7 @@ def environment(folder: Path, cache: str, *, gpus: int | None = None, fake_gpus:
         "PYTHONPATH": os.pathsep.join(paths),
         "DEYO_WEIGHTS": str(folder),
         "DEYO_CACHE": str(folder / cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     found.pop("DEYO_FAKE_GPUS", None)
