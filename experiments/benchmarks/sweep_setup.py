@@ -108,5 +108,6 @@ def environment(folder: Path, cache: str, *, gpus: int | None = None, fake_gpus:
         found["DEYO_FAKE_GPUS"] = str(fake_gpus)
         found.pop("CUDA_VISIBLE_DEVICES", None)  # Ray counts these
     elif gpus is not None:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(seen[:gpus] if seen[0] else map(str, range(gpus)))
     return found
