@@ -54,6 +54,7 @@ from orchestrator.types import (
     RunFailed,
     RunFinished,
     RunStatus,
+    SlotIdle,
     SlotJoined,
     SlotLost,
     Store,
@@ -248,6 +249,8 @@ class Driver:
                 flight = self.flights.get(event.task_id)
                 if flight is not None:  # else it is of an attempt given up before: superseded
                     self._message(flight, event.message)
+            case SlotIdle():
+                self._release(event.task_id, event.slot_id)
             case TaskEnded():
                 self._ended(event.task_id, event.failure)
             case SlotJoined():
@@ -257,6 +260,21 @@ class Driver:
                 if task_id is not None:
                     self._ended(task_id, event.failure)
                 self.scheduler.leave(event.slot_id)
+
+    def _release(self, task_id: str, slot_id: str) -> None:
+        """Give the slot another task before what the last one has to say is written down."""
+        flight = self.flights.get(task_id)
+        if self._stop is not None or flight is None or flight.ending or self.by_slot.get(slot_id) != task_id:
+            return
+        if any(self.scheduler.waits_for(job, flight.slot) for job in flight.open.values()):
+            return  # what it says decides what may follow
+        self._vacate(flight)
+        self._dispatch()
+
+    def _vacate(self, flight: Flight) -> None:
+        if self.by_slot.get(flight.slot.slot_id) == flight.task.task_id:
+            del self.by_slot[flight.slot.slot_id]
+            self.scheduler.finished(flight.slot.slot_id)
 
     def _message(self, flight: Flight, message: Message) -> None:
         if isinstance(message, Artifact):
@@ -323,8 +341,7 @@ class Driver:
         flight = self.flights.pop(task_id, None)
         if flight is None:
             return
-        self.by_slot.pop(flight.slot.slot_id, None)
-        self.scheduler.finished(flight.slot.slot_id)
+        self._vacate(flight)
         failure = flight.ending or failure
         if isinstance(flight.task, PretrainTask):
             if flight.task.key not in self.artifacts:

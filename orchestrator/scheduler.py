@@ -249,6 +249,10 @@ class Scheduler:
         """A run like ``job`` has shown what memory it takes on ``slot``."""
         self.alone.discard((job.group, card(slot)))
 
+    def waits_for(self, job: Job, slot: Slot) -> bool:
+        """Whether others like ``job`` wait until it has shown what memory it takes on ``slot``."""
+        return (job.group, card(slot)) in self.alone
+
     def _take_pretraining(self, slot: Slot) -> PretrainTask | None:
         if self._pretraining and _fits(self._pretraining[0][4], slot):
             return heapq.heappop(self._pretraining)[3]

@@ -347,7 +347,15 @@ class TaskEnded:
     failure: Failure | None = None
 
 
-Event = SlotJoined | SlotLost | TaskMessage | TaskEnded
+@dataclass(frozen=True, kw_only=True)
+class SlotIdle:
+    """The task's last messages, which follow, are on their way: its slot can take another task meanwhile."""
+
+    task_id: str
+    slot_id: str
+
+
+Event = SlotJoined | SlotLost | SlotIdle | TaskMessage | TaskEnded
 
 
 class Executor(Protocol):

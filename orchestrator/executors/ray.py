@@ -33,6 +33,7 @@ from orchestrator.types import (
     GroupTask,
     ProbeTask,
     Slot,
+    SlotIdle,
     SlotJoined,
     SlotLost,
     Task,
@@ -299,6 +300,8 @@ class RayExecutor:
         events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
         if not bundle.ended:
             return events
+        if isinstance(actor.task, GroupTask) and bundle.failure is None and not self._over():
+            events.insert(0, SlotIdle(task_id=task_id, slot_id=name))  # a GPU need not wait for what is written now
         actor.task = actor.stream = None
         events.append(TaskEnded(task_id=task_id, slot_id=name, failure=bundle.failure))
         if bundle.failure is not None and (bundle.broken or POLICIES[bundle.failure.kind].new_process):

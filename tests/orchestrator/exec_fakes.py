@@ -27,6 +27,7 @@ from orchestrator.types import (
     RunFinished,
     RunStatus,
     Slot,
+    SlotIdle,
     SlotJoined,
     SlotLost,
     Task,
@@ -103,6 +104,7 @@ class ScriptedExecutor:
     tasks: list[tuple[Task, Slot]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     hold: bool = False
+    releases: bool = False
     because: str = ""
     trouble: str = ""
     wanted: int = 0
@@ -122,6 +124,8 @@ class ScriptedExecutor:
             return
         answers = self.answer(task, slot, len(self.tasks) - 1)
         ended: Failure | None = None
+        if self.releases and not any(isinstance(item, Lost | Failure) for item in answers):
+            self._events.append(SlotIdle(task_id=task.task_id, slot_id=slot.slot_id))
         for item in answers:
             if isinstance(item, Lost):
                 self._lose(slot, item.failure)

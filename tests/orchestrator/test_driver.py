@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from orchestrator.types import (
     FailureClass,
     GroupTask,
     LogText,
+    PlannedRun,
     PretrainTask,
     Rows,
     RunFailed,
@@ -285,6 +286,35 @@ def test_failed_pretraining_leaves_its_runs_pending() -> None:
     outcome = driver.run()
     assert (outcome.committed, outcome.pending, outcome.exit_code) == (1, 1, 1)
     assert "no data" in outcome.message
+
+
+def test_a_slot_has_its_next_task_before_the_last_one_is_written_down() -> None:
+    executor, started = ScriptedExecutor(releases=True), []
+
+    class Watching(MemoryStore):
+        def commit(self, run: PlannedRun, attempt: int, row: Mapping[str, Any]) -> bool:
+            started.append(len(executor.tasks))
+            return super().commit(run, attempt, row)
+
+    outcome = make_driver([planned(n) for n in range(4)], executor, store=Watching(), group_size=1).run()
+    assert outcome.committed == 4
+    assert started == [2, 3, 4, 4]
+
+
+def test_slots_that_are_free_early_take_nothing_twice() -> None:
+    def answer(task: GroupTask, _: Slot, number: int) -> Sequence[Any]:
+        if number % 5 == 2:
+            return [failure(FailureClass.INFRASTRUCTURE)]
+        return [Lost(failure(FailureClass.WORKER_LOST))] if number % 7 == 3 else finish_all(task, _, number)
+
+    slots = [slot(name) for name in "abc"]
+    executor, store = ScriptedExecutor(answer=answer, slots=slots, releases=True), MemoryStore()
+    driver = make_driver([planned(n) for n in range(40)], executor, store=store, group_size=2)
+    outcome = driver.run()
+    assert outcome.committed == 40
+    assert len(store.commits) == 40
+    assert not store.superseded
+    assert not driver.by_slot
 
 
 def test_a_late_success_of_another_attempt_is_superseded() -> None:
