@@ -20,6 +20,7 @@ from typing import Any
 from deyo.types import ConfigError
 from orchestrator.probe import ClusterError, only_here, probe, token_in_use, version_mismatch
 from orchestrator.provenance import code_environment
+from orchestrator.signals import own_sigterm
 
 _PREFIX = "deyo-ray-"
 _LONGEST_FOLDER = 20  # a socket's path has 107 characters at most, and Ray adds some 80
@@ -45,7 +46,7 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
     _remove_dead_directories()
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_short_folder()))
     try:
-        with _token(directory), _loopback(), code_snapshot() as environment:
+        with _token(directory), _loopback(), own_sigterm(), code_snapshot() as environment:
             import ray
 
             context = ray.init(
@@ -81,7 +82,7 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
     reread_authentication()
 
     try:
-        with code_snapshot() as environment:
+        with own_sigterm(), code_snapshot() as environment:
             ray.init(address=address, runtime_env=environment, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot join the cluster at {address}: {error}") from error
