@@ -25,6 +25,7 @@ from orchestrator.types import (
     TaskEnded,
     TaskMessage,
 )
+from orchestrator.waiting import Waiting
 
 POLL_SECONDS = 0.5
 
@@ -69,13 +70,16 @@ class Pretraining:
 
     def run(self) -> None:
         """Until every task has made its checkpoint or failed for good."""
-        idle_since = self.executor.now()
+        idle_since, words = self.executor.now(), Waiting(self.report)
         while self.waiting or self.running:
             while self.waiting and self.free:
                 self._start(self.waiting.pop(0), self.free.pop(0))
+            self.executor.want(len(self.waiting) + len(self.running))
             for event in self.executor.poll(POLL_SECONDS):
                 self._handle(event)
-            if self.running or self.free:
+            waits = "" if self.running or self.free else self.executor.excuse()
+            words.hear(waits, self.executor.now())
+            if self.running or self.free or waits:
                 idle_since = self.executor.now()
             elif self.executor.now() - idle_since > self.stuck_seconds:
                 self._give_up()
@@ -125,6 +129,7 @@ class Pretraining:
 
     def _give_up(self) -> None:
         for task in self.waiting:
-            message = f"no worker became free in {self.stuck_seconds:.0f} s"
+            trouble = f". {self.executor.trouble}" if self.executor.trouble else ""
+            message = f"no worker became free in {self.stuck_seconds:.0f} s{trouble}"
             self.failed[task.key] = Failure(kind=FailureClass.INFRASTRUCTURE, message=message)
         self.waiting = []

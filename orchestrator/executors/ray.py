@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.autoscaler.sdk import request_resources
+from ray.util import accelerators
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.attempts import POLICIES, classify, make_failure
 from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
 from orchestrator.executors.broker import Share
+from orchestrator.executors.growth import Growth
 from orchestrator.executors.layout import WorkerLayout
 from orchestrator.executors.log_text import log_texts
 from orchestrator.executors.ray_logs import WorkerOutput
@@ -69,6 +70,7 @@ class RayExecutor:
         self.output = WorkerOutput()
         self.trouble = ""
         self.quota: int | None = None
+        self.growth: Growth | None = None
         self._wanted: int | None = None
         self._actors: dict[str, _Actor] = {}
         self._names = itertools.count()
@@ -123,10 +125,15 @@ class RayExecutor:
 
     def excuse(self) -> str:
         starting = sum(actor.slot is None for actor in self._actors.values())
-        if self.quota == 0:
+        if self.quota == 0 and any(self._places(node) for node in self._nodes.values()):
             return "other sweeps of this cluster go first"
         if starting and not any(count >= _GIVE_UP_STARTS for count in self._failures.values()):
             return f"{starting} workers are starting, or wait for resources that others hold"
+        if self.growth is not None:
+            workers = len(self._actors)
+            if self.growth.waits(workers, self.now()):
+                return self.growth.asked
+            self.trouble = self.growth.trouble(workers, self.now()) or self.trouble
         return ""
 
     def now(self) -> float:
@@ -143,15 +150,18 @@ class RayExecutor:
         self.output.close()
         if self.share is not None:
             self.share.leave()
-            request_resources(bundles=[])
 
-    def ask_autoscaler(self) -> None:
-        """Let a cluster that grows on demand have hosts for as many workers as the layout names, if it names any."""
-        layout = self.layout
-        if layout.most:
-            cpus = {"CPU": layout.cpus_per_worker}
-            bundle = {**cpus, "GPU": layout.gpu_fraction} if layout.device != "cpu" else cpus
-            request_resources(bundles=[bundle] * layout.most)
+    def ask_autoscaler(self, *, grows: bool, tasks: int) -> None:
+        """Let a cluster that ``grows`` on demand have hosts for as many workers as the layout names, if it names any.
+
+        For ``tasks`` to do no more workers are asked for than that. The broker does the asking, for all sweeps of
+        the cluster together.
+        """
+        if self.share is None or not self.layout.most:
+            return
+        workers, bundle = min(self.layout.most, max(1, tasks)), self.layout.bundle(ray_names())
+        self.growth = Growth(workers=workers, bundle=bundle, since=self.now(), able=grows)
+        self.share.asks = (workers, bundle)
 
     # Workers come and go
 
@@ -223,8 +233,8 @@ class RayExecutor:
             options |= {"num_gpus": layout.gpu_fraction}
             threads = max(threads, int(resources.get("CPU", 1) * layout.gpu_fraction / resources["GPU"]))
             options["num_cpus"] = layout.cores_beside_gpu(resources)
-        if layout.memory_gb:
-            options["memory"] = int(layout.memory_gb * 2**30)
+        if layout.memory_bytes:
+            options["memory"] = layout.memory_bytes
         config = WorkerConfig(
             threads=threads,
             folder=os.getcwd() if node_id == self._here else "",
@@ -367,3 +377,8 @@ class _Words:
 
 def _gone(slot: Slot) -> Failure:
     return make_failure(FailureClass.WORKER_LOST, f"{slot.slot_id} was gone before the task began")
+
+
+def ray_names() -> list[str]:
+    """The kinds of GPUs that Ray has names for."""
+    return [name for key, name in vars(accelerators).items() if key.isupper() and isinstance(name, str)]

@@ -53,6 +53,8 @@ class ScriptedExecutor:
         self.script, self.folder = script, folder
         self.starts: list[tuple[str, str]] = []
         self.clock = 0.0
+        self.trouble = ""
+        self.excuses: list[str] = []
 
     @staticmethod
     def _slot(number: int) -> Slot:
@@ -82,6 +84,11 @@ class ScriptedExecutor:
         return events
 
     def cancel(self, task_id: str) -> None: ...
+
+    def want(self, tasks: int) -> None: ...
+
+    def excuse(self) -> str:
+        return self.excuses.pop() if self.excuses else ""
 
     def now(self) -> float:
         return self.clock
@@ -147,6 +154,17 @@ def test_without_a_worker_it_gives_up(tmp_path: Path) -> None:
     work = Pretraining(tasks=[task("a")], executor=executor, stuck_seconds=5)
     work.run()
     assert "no worker became free" in work.failed["a"].message
+
+
+def test_it_waits_for_hosts_that_are_on_their_way(tmp_path: Path) -> None:
+    lines: list[str] = []
+    executor = ScriptedExecutor(0, {}, tmp_path)
+    executor.excuses, executor.trouble = ["the autoscaler was asked"] * 100, "none came"
+    work = Pretraining(tasks=[task("a")], executor=executor, stuck_seconds=5, report=lines.append)
+    work.run()
+    assert executor.clock == pytest.approx(100 * 0.5 + 5, abs=1)
+    assert lines.count("waiting: the autoscaler was asked") == 1
+    assert work.failed["a"].message.endswith("none came")
 
 
 def test_an_artifact_of_a_task_given_up_is_ignored(tmp_path: Path) -> None:
