@@ -25,7 +25,7 @@ from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFac
 from orchestrator.executors.broker import Share
 from orchestrator.executors.growth import Growth
 from orchestrator.executors.layout import WorkerLayout
-from orchestrator.executors.log_text import log_texts
+from orchestrator.executors.log_text import with_last_words
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
     Event,
@@ -78,7 +78,7 @@ class RayExecutor:
         self._nodes_due = 0.0
         self._failures: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
-        self._dying: list[tuple[float, list[Event]]] = []
+        self._dying: list[tuple[float, _Actor | None, list[Event]]] = []
         self._blobs: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
 
@@ -330,31 +330,23 @@ class RayExecutor:
         return make_failure(FailureClass.WORKER_LOST, f"the worker's process died. {message[:500]}")
 
     def _later(self, events: list[Event], *, words_of: _Actor | None = None) -> None:
+        """Tell of ``events``; those of a worker's death a little later, when what it printed last has arrived."""
         if words_of is not None and words_of.task is not None and words_of.slot is not None:
-            self._dying.append((time.monotonic() + LAST_WORDS_SECONDS, [_Words(words_of), *events]))
+            self._dying.append((time.monotonic() + LAST_WORDS_SECONDS, words_of, events))
         else:
-            self._dying.append((time.monotonic(), events))
+            self._dying.append((time.monotonic(), None, events))
 
     def _due(self) -> list[Event]:
         now = time.monotonic()
-        due = [events for when, events in self._dying if when <= now]
-        self._dying = [(when, events) for when, events in self._dying if when > now]
+        due = [(actor, events) for when, actor, events in self._dying if when <= now]
+        self._dying = [entry for entry in self._dying if entry[0] > now]
         found: list[Event] = []
-        for event in itertools.chain.from_iterable(due):
-            if isinstance(event, _Words):
-                found += self._last_words(event.actor)
+        for actor, events in due:
+            if actor is not None and actor.task is not None and actor.slot is not None:
+                found += with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
             else:
-                found.append(event)
+                found += events
         return found
-
-    def _last_words(self, actor: _Actor) -> list[Event]:
-        assert actor.slot is not None
-        assert actor.task is not None
-        text = self.output.take(actor.slot.slot_id)
-        if not text:
-            return []
-        said = f"--- the worker died; the last that it printed:\n{text}"
-        return [TaskMessage(task_id=actor.task.task_id, message=m) for m in log_texts(actor.task, said)]
 
     # Checkpoints travel
 
@@ -366,13 +358,6 @@ class RayExecutor:
             if artifact.sha256 not in self._blobs:
                 self._blobs[artifact.sha256] = ray.put(artifact.blob or Path(artifact.path).read_bytes())
         return {a.sha256: self._blobs[a.sha256] for a in task.artifacts.values()}
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Stands for the last words of a dead worker, which arrive a little after the news of its death."""
-
-    actor: _Actor
 
 
 def _gone(slot: Slot) -> Failure:

@@ -15,6 +15,8 @@ from engine_runs import tiny_spec
 from ray_workers import assert_undisturbed, driver_for, private_cluster, trouble, workers_of
 
 from orchestrator.driver import Driver
+from orchestrator.pretraining import Pretraining
+from orchestrator.types import PretrainTask
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -87,3 +89,12 @@ def test_a_run_that_does_not_fit_alone_fails_by_itself(executor: Any, folder: Pa
     outcome = driver.run()
     assert outcome.committed == 2
     assert {failure.kind.value for failure in outcome.failures.values()} == {"cuda-oom"}
+
+
+def test_what_a_worker_said_last_stays_with_the_pretraining_that_killed_it(executor: Any) -> None:
+    said: list[str] = []
+    task = PretrainTask(task_id="p", key="net", model="small-resnet-bn", benchmark="deadly", seed=0)
+    work = Pretraining(tasks=[task], executor=executor, report=said.append)
+    work.run()
+    assert work.failed["net"].kind.value == "worker-lost"
+    assert "deadly: the end of process" in said[-1]
