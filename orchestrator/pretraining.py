@@ -10,6 +10,7 @@ from orchestrator.artifacts import keep_artifact
 from orchestrator.attempts import pretraining_retries, pretraining_words
 from orchestrator.driver import Options
 from orchestrator.grouping import pretrain_key
+from orchestrator.told import Told
 from orchestrator.types import (
     Artifact,
     Event,
@@ -66,7 +67,7 @@ class Pretraining:
         self.running: dict[str, tuple[PretrainTask, Slot]] = {}
         self.free: list[Slot] = []
         self.tries: dict[tuple[str, FailureClass], int] = {}
-        self.told: set[str] = set()
+        self.told = Told(self.report)
 
     def run(self) -> None:
         """Until every task has made its checkpoint or failed for good."""
@@ -83,6 +84,7 @@ class Pretraining:
                 idle_since = self.executor.now()
             elif self.executor.now() - idle_since > self.stuck_seconds:
                 self._give_up()
+        self.told.close()
 
     def _start(self, task: PretrainTask, slot: Slot) -> None:
         self.running[task.task_id] = task, slot
@@ -95,9 +97,8 @@ class Pretraining:
                 self.free.append(event.slot)
             case TaskMessage() if isinstance(event.message, Artifact) and event.task_id in self.running:
                 self._made(event.message)
-            case TaskMessage() if isinstance(event.message, Notice) and event.message.text not in self.told:
-                self.told.add(event.message.text)
-                self.report(event.message.text)
+            case TaskMessage() if isinstance(event.message, Notice):
+                self.told.hear(event.message)
             case TaskEnded():
                 self._ended(event.task_id, event.failure, slot_lives=True)
             case SlotLost():
