@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from orchestrator.executors.broker import Share
 from orchestrator.executors.growth import Growth
 from orchestrator.executors.layout import WorkerLayout
 from orchestrator.executors.log_text import with_last_words
+from orchestrator.executors.oom import Inquiry
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
     Event,
@@ -59,6 +60,17 @@ class _Actor:
     facts: WorkerFacts | None = None
     task: Task | None = None
     stream: Any = None
+    oom_kills: int = 0
+
+
+@dataclass(kw_only=True)
+class _Dying:
+    """Events of a death that are not told yet: what the worker printed last, and why it died, arrive a little later."""
+
+    when: float
+    events: list[Event]
+    actor: _Actor | None = None
+    inquiry: Inquiry | None = None
 
 
 class RayExecutor:
@@ -78,7 +90,7 @@ class RayExecutor:
         self._nodes_due = 0.0
         self._failures: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
-        self._dying: list[tuple[float, _Actor | None, list[Event]]] = []
+        self._dying: list[_Dying] = []
         self._blobs: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
 
@@ -292,7 +304,7 @@ class RayExecutor:
 
     def _welcome(self, name: str, actor: _Actor, facts: WorkerFacts) -> SlotJoined:
         self._failures[actor.node_id] = 0
-        actor.facts = facts
+        actor.facts, actor.oom_kills = facts, facts.oom_kills
         self.output.know(name, facts.address, facts.pid)
         actor.slot = Slot(
             slot_id=name,
@@ -305,7 +317,7 @@ class RayExecutor:
 
     def _bundle(self, name: str, actor: _Actor, bundle: Bundle) -> list[Event]:
         assert actor.task is not None
-        task_id = actor.task.task_id
+        task_id, actor.oom_kills = actor.task.task_id, bundle.oom_kills
         events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
         if not bundle.ended:
             return events
@@ -331,22 +343,28 @@ class RayExecutor:
 
     def _later(self, events: list[Event], *, words_of: _Actor | None = None) -> None:
         """Tell of ``events``; those of a worker's death a little later, when what it printed last has arrived."""
+        dying = _Dying(when=time.monotonic(), events=events)
         if words_of is not None and words_of.task is not None and words_of.slot is not None:
-            self._dying.append((time.monotonic() + LAST_WORDS_SECONDS, words_of, events))
-        else:
-            self._dying.append((time.monotonic(), None, events))
+            dying.actor, dying.when = words_of, dying.when + LAST_WORDS_SECONDS
+            if any(isinstance(e, SlotLost) and e.failure.kind is FailureClass.WORKER_LOST for e in events):
+                here = words_of.node_id == self._here
+                dying.inquiry = Inquiry.at(words_of.node_id, words_of.oom_kills, here=here)
+        self._dying.append(dying)
 
     def _due(self) -> list[Event]:
         now = time.monotonic()
-        due = [(actor, events) for when, actor, events in self._dying if when <= now]
-        self._dying = [entry for entry in self._dying if entry[0] > now]
-        found: list[Event] = []
-        for actor, events in due:
-            if actor is not None and actor.task is not None and actor.slot is not None:
-                found += with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
-            else:
-                found += events
-        return found
+        due = [d for d in self._dying if d.when <= now and (d.inquiry is None or d.inquiry.over())]
+        self._dying = [d for d in self._dying if not any(d is told for told in due)]
+        return [event for dying in due for event in self._told(dying)]
+
+    def _told(self, dying: _Dying) -> list[Event]:
+        actor, events = dying.actor, dying.events
+        if dying.inquiry is not None and dying.inquiry.killed:
+            failure = make_failure(FailureClass.HOST_OOM, "the host's kernel ended the worker for lack of memory")
+            events = [replace(e, failure=failure) if isinstance(e, SlotLost) else e for e in events]
+        if actor is None or actor.task is None or actor.slot is None:
+            return events
+        return with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
 
     # Checkpoints travel
 
