@@ -32,6 +32,14 @@ class PreparedWarning(UserWarning):
     """Something about prepared data that the user should know but that changes no number."""
 
 
+class NoRoomWarning(PreparedWarning):
+    """``array`` has no room on the disk of the cache."""
+
+    def __init__(self, array: str, text: str) -> None:
+        super().__init__(text)
+        self.array = array
+
+
 class Source(Protocol):
     """N images that can be read by index. ``fingerprint`` hashes all that decides pixels and labels.
 
@@ -101,7 +109,7 @@ def open_images(
 ) -> ImageSet:
     """The images of ``recipe``, prepared under ``cache`` first if they are not yet.
 
-    Where the disk has no room, the set reads its source each time instead, slower, with a ``PreparedWarning``.
+    Where the disk has no room, the set reads its source each time instead, slower, with a ``NoRoomWarning``.
     With ``build`` False so does every set that is not prepared: its files are listed and checked, none is decoded.
     Raises ``DataError`` if the source is missing (and was never prepared), wrong, or has unreadable images
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
@@ -218,13 +226,12 @@ def _refuse(name: str, reasons: Any) -> None:
 
 def _tell_no_room(recipe: Recipe, source: Source, cache: Path) -> None:
     """The same words wherever the same array lacks room: a sweep's workers are heard once."""
-    warnings.warn(
+    text = (
         f"{recipe.name}: the prepared array needs {(_bytes(source) + _SPARE_BYTES) / 1e9:.2f} GB, and {cache} has "
         "less free: the source is read at each run instead, which is slower. DEYO_CACHE=/a/larger/disk moves the "
-        "cache.",
-        PreparedWarning,
-        stacklevel=3,
+        "cache."
     )
+    warnings.warn(NoRoomWarning(recipe.name, text), stacklevel=3)
 
 
 def _unreadable(source: Source) -> dict[int, str]:

@@ -137,8 +137,11 @@ def pretraining_retries(kind: FailureClass) -> int:
 
 
 def pretraining_words(failure: Failure) -> str:
-    """What is said of a checkpoint that was not made: of a bug, the traceback too."""
-    return f"{failure.message}\n{failure.traceback}".strip() if failure.kind is FailureClass.ERROR else failure.message
+    """What is said of a checkpoint that was not made: of a bug the traceback too, of a dead worker its last words."""
+    return f"{failure.message}\n{failure.traceback}".strip() if failure.kind in _UNEXPLAINED else failure.message
+
+
+_UNEXPLAINED = frozenset({FailureClass.ERROR, FailureClass.HOST_OOM, FailureClass.WORKER_LOST, FailureClass.NODE_LOST})
 
 
 @dataclass(frozen=True, kw_only=True)

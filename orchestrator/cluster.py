@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from deyo.types import ConfigError
-from orchestrator.probe import ClusterError, only_here, probe, token_in_use, version_mismatch
+from orchestrator.probe import ClusterError, ClusterFacts, only_here, probe, token_in_use, version_mismatch
 from orchestrator.provenance import code_environment
+from orchestrator.signals import own_sigterm
 
 _PREFIX = "deyo-ray-"
 _LONGEST_FOLDER = 20  # a socket's path has 107 characters at most, and Ray adds some 80
@@ -30,10 +31,14 @@ IN_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A cluster that this process is connected to; ``local`` if it was started here and ends with it."""
+    """A cluster that this process is connected to; ``local`` if it was started here and ends with it.
+
+    ``grows``: it has an autoscaler.
+    """
 
     address: str
     local: bool
+    grows: bool = False
 
 
 @contextlib.contextmanager
@@ -45,7 +50,7 @@ def local_cluster(*, cpus: float | None = None, gpus: int | None = None) -> Iter
     _remove_dead_directories()
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_short_folder()))
     try:
-        with _token(directory), _loopback(), code_snapshot() as environment:
+        with _token(directory), _loopback(), own_sigterm(), code_snapshot() as environment:
             import ray
 
             context = ray.init(
@@ -74,19 +79,19 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
     Raises ``ClusterError`` within seconds where it cannot be used: nothing answers, a token is missing or
     wrong, versions differ, or it takes commands from anyone on the network.
     """
-    check_cluster(address, allow_insecure=allow_insecure)
+    grows = check_cluster(address, allow_insecure=allow_insecure).grows
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
     import ray
 
     reread_authentication()
 
     try:
-        with code_snapshot() as environment:
+        with own_sigterm(), code_snapshot() as environment:
             ray.init(address=address, runtime_env=environment, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot join the cluster at {address}: {error}") from error
     try:
-        yield Connection(address=address, local=False)
+        yield Connection(address=address, local=False, grows=grows)
     finally:
         ray.shutdown()
 
@@ -98,17 +103,17 @@ def address_of_job() -> str:
     raise ConfigError("--address auto is for drivers of Ray Jobs, where RAY_ADDRESS is set; write HOST:6379")
 
 
-def check_cluster(address: str, *, allow_insecure: bool = False) -> None:
-    """Raises ``ClusterError`` where ``existing_cluster`` would."""
+def check_cluster(address: str, *, allow_insecure: bool = False) -> ClusterFacts:
+    """What the cluster is; raises ``ClusterError`` where ``existing_cluster`` would."""
     facts = probe(address)
     if mismatch := version_mismatch(facts):
         raise ClusterError(mismatch)
     if allow_insecure or only_here(address, facts):
-        return
+        return facts
     try:
         probe(address, authenticated=False)
     except ClusterError:
-        return  # it wants a token: good
+        return facts  # it wants a token: good
     raise ClusterError(
         f"the cluster at {address} runs commands for anyone who reaches it: it has no authentication. Start it "
         "with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token), or pass --allow-insecure"

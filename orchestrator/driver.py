@@ -34,6 +34,7 @@ from orchestrator.progress import Progress, SilentProgress, Tally
 from orchestrator.scheduler import Assignment, Scheduler
 from orchestrator.shelf import Shelf
 from orchestrator.store.errors import StoreError
+from orchestrator.told import Told
 from orchestrator.types import (
     Artifact,
     Checkpoint,
@@ -109,7 +110,7 @@ class Driver:
         self._stop: SweepStatus | None = None
         self._tasks = 0
         self._lost_probes: Counter[Hashable] = Counter()
-        self._told: set[str] = set()
+        self.told = Told(self.progress.note)
         shared: dict[str, Any] = {
             "store": self.store,
             "tracker": self.tracker,
@@ -287,7 +288,7 @@ class Driver:
             flight.peaks[message.runs] = message.peak_bytes
             return
         if isinstance(message, Notice):
-            self._tell(message.text)
+            self.told.hear(message)
             return
         job = flight.open.get(message.run_id)
         if job is None or not isinstance(flight.task, GroupTask):
@@ -309,12 +310,6 @@ class Driver:
             case RunFailed():
                 self._close(flight, job)
                 self.aftermath.run_failed(flight, job, message.failure, group_size=1)
-
-    def _tell(self, text: str) -> None:
-        """Show what a worker has to say, whichever says it first."""
-        if text not in self._told:
-            self._told.add(text)
-            self.progress.note(text)
 
     def _finished(self, flight: Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
         config = job.run.config
@@ -406,6 +401,7 @@ class Driver:
             self._halt(SweepStatus.STOPPED, str(error))
 
     def _outcome(self, seconds: float) -> SweepOutcome:
+        self.told.close()
         self.progress.close(self.tally)
         return SweepOutcome(
             sweep=self.plan.sweep,

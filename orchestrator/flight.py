@@ -15,7 +15,8 @@ class Options:
 
     ``gpu``: the kind of GPU that runs ask for. ``group_size`` fixes the size of groups (None: from memory).
     ``timeout``: seconds after which an attempt is given up. ``breaker``: so many first failures with one
-    signature stop a kind of runs (0: never). ``stuck_seconds``: how long to wait for a slot that fits.
+    signature stop a kind of runs (0: never). ``stuck_seconds``: how long to wait for a slot that fits where
+    nothing says that one comes (``Executor.excuse``; on a cluster that grows that is so for an hour).
     """
 
     gpu: str = ""

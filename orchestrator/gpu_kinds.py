@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 
@@ -14,6 +15,17 @@ def same_kind(one: str, other: str) -> bool:
     """
     words, others = _words(one), _words(other)
     return bool(words and others) and (words <= others or others <= words)
+
+
+def among(name: str, known: Iterable[str]) -> str:
+    """The one of ``known`` names that says most of what ``name`` says and nothing else; ``name`` itself if none does.
+
+    Ray knows "NVIDIA H100 80GB HBM3" as "H100", and "NVIDIA GeForce RTX 5090" as "GeForce-RTX-5090".
+    """
+    words = _words(name)
+    fitting = [other for other in known if _words(other) and _words(other) <= words]
+    plain = re.sub(r"^NVIDIA\s+", "", name.strip(), flags=re.IGNORECASE)
+    return max(fitting, key=lambda other: len(_words(other)), default="-".join(plain.split()))
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -25,7 +26,7 @@ from orchestrator.specmodel import SweepSpec
 
 SPEC_FILE = "sweep-spec.json"
 SUBMISSION_ID = "DEYO_SUBMISSION_ID"
-_ENTRY = 'python -c "from orchestrator.cli.main import main; main()"'
+ENTRY = 'python -c "from orchestrator.cli.main import main; main()"'
 _ANNOUNCEMENT = "Running entrypoint for job "
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 """States of a job that is over."""
@@ -92,7 +93,7 @@ def submit(
     jobs = client(address, allow_insecure=allow_insecure)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
     verb = "run" if retry is None else " ".join(["retry --failed", *(f"--where {shlex.quote(w)}" for w in retry)])
-    command = f"{_ENTRY} {verb} {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
+    command = f"{ENTRY} {verb} {SPEC_FILE} --address auto --results '{_quoted(results)}' {' '.join(flags)}"
     job = {"entrypoint": command.strip(), "metadata": {"sweep": spec.name, "results": results}}
     until = time.monotonic() + SUBMIT_SECONDS
     while True:
@@ -110,7 +111,7 @@ def _accepted(jobs: Any, spec: SweepSpec, job: dict[str, Any], *, may_wait: bool
     """Whether Ray took the job; not if another laptop was quicker."""
     variables = {**code_environment(), SUBMISSION_ID: job["submission_id"]}
     try:
-        with _package(spec) as folder:
+        with package(spec) as folder:
             jobs.submit_job(**job, runtime_env={"working_dir": folder, "env_vars": variables})
     except RuntimeError as error:
         if may_wait and "already exists" in str(error):
@@ -210,12 +211,14 @@ def stop(jobs: Any, name: str, *, patience: float = 60.0) -> str:
     return state or "unknown"
 
 
-def follow(jobs: Any, name: str, write: Callable[[str], object]) -> str:
-    """Write what the job's driver prints, from its beginning, until it ends; its last state.
+def follow(jobs: Any, name: str, write: Callable[[str], object], *, patience: float = math.inf) -> str:
+    """Write what the job's driver prints, from its beginning, until it ends or ``patience`` seconds are over; its
+    last state.
 
     Of a job that ended before its driver began, what Ray says of it.
     """
     shown: int | None = None
+    until = time.monotonic() + patience
     while True:
         state = job_state(jobs, name)
         text = "" if state in ("PENDING", None) else jobs.get_job_logs(name)
@@ -224,10 +227,10 @@ def follow(jobs: Any, name: str, write: Callable[[str], object]) -> str:
         if shown is not None and len(text) > shown:
             write(text[shown:])
             shown = len(text)
-        if state is None or state in ENDED:
+        if state is None or state in ENDED or time.monotonic() >= until:
             break
         time.sleep(1.0)
-    if shown is None and state is not None:
+    if shown is None and state in ENDED:
         write(f"{name} ended before it began: {jobs.get_job_info(name).message}\n")
     return state or "unknown"
 
@@ -257,9 +260,10 @@ def _quoted(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _package(spec: SweepSpec) -> Iterator[str]:
-    """A folder with the code and the spec, to be uploaded as the job's working directory."""
+def package(spec: SweepSpec | None) -> Iterator[str]:
+    """A folder with the code and the spec, if there is one, to be uploaded as the job's working directory."""
     with tempfile.TemporaryDirectory(prefix="deyo-submit-") as folder:
         copy_code(Path(folder))
-        (Path(folder) / SPEC_FILE).write_text(json.dumps(resolved_spec(spec), indent=1))
+        if spec is not None:
+            (Path(folder) / SPEC_FILE).write_text(json.dumps(resolved_spec(spec), indent=1))
         yield folder

@@ -10,6 +10,7 @@ from orchestrator.artifacts import keep_artifact
 from orchestrator.attempts import pretraining_retries, pretraining_words
 from orchestrator.driver import Options
 from orchestrator.grouping import pretrain_key
+from orchestrator.told import Told
 from orchestrator.types import (
     Artifact,
     Event,
@@ -25,6 +26,7 @@ from orchestrator.types import (
     TaskEnded,
     TaskMessage,
 )
+from orchestrator.waiting import Waiting
 
 POLL_SECONDS = 0.5
 
@@ -65,20 +67,24 @@ class Pretraining:
         self.running: dict[str, tuple[PretrainTask, Slot]] = {}
         self.free: list[Slot] = []
         self.tries: dict[tuple[str, FailureClass], int] = {}
-        self.told: set[str] = set()
+        self.told = Told(self.report)
 
     def run(self) -> None:
         """Until every task has made its checkpoint or failed for good."""
-        idle_since = self.executor.now()
+        idle_since, words = self.executor.now(), Waiting(self.report)
         while self.waiting or self.running:
             while self.waiting and self.free:
                 self._start(self.waiting.pop(0), self.free.pop(0))
+            self.executor.want(len(self.waiting) + len(self.running))
             for event in self.executor.poll(POLL_SECONDS):
                 self._handle(event)
-            if self.running or self.free:
+            waits = "" if self.running or self.free else self.executor.excuse()
+            words.hear(waits, self.executor.now())
+            if self.running or self.free or waits:
                 idle_since = self.executor.now()
             elif self.executor.now() - idle_since > self.stuck_seconds:
                 self._give_up()
+        self.told.close()
 
     def _start(self, task: PretrainTask, slot: Slot) -> None:
         self.running[task.task_id] = task, slot
@@ -91,9 +97,8 @@ class Pretraining:
                 self.free.append(event.slot)
             case TaskMessage() if isinstance(event.message, Artifact) and event.task_id in self.running:
                 self._made(event.message)
-            case TaskMessage() if isinstance(event.message, Notice) and event.message.text not in self.told:
-                self.told.add(event.message.text)
-                self.report(event.message.text)
+            case TaskMessage() if isinstance(event.message, Notice):
+                self.told.hear(event.message)
             case TaskEnded():
                 self._ended(event.task_id, event.failure, slot_lives=True)
             case SlotLost():
@@ -125,6 +130,7 @@ class Pretraining:
 
     def _give_up(self) -> None:
         for task in self.waiting:
-            message = f"no worker became free in {self.stuck_seconds:.0f} s"
+            trouble = f". {self.executor.trouble}" if self.executor.trouble else ""
+            message = f"no worker became free in {self.stuck_seconds:.0f} s{trouble}"
             self.failed[task.key] = Failure(kind=FailureClass.INFRASTRUCTURE, message=message)
         self.waiting = []

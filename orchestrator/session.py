@@ -87,7 +87,7 @@ def run_spec(
         tracker = make_tracker(spec.name, results, TrackingOptions.from_spec(resolved_spec(spec).get("mlflow")))
         cache = cache_folder()
         try:
-            with executor_for(spec.resources, place, sweep=spec.name) as executor:
+            with executor_for(spec.resources, place, sweep=spec.name, tasks=len(plan.todo)) as executor:
                 outcome = run_sweep(
                     plan,
                     store,
@@ -177,10 +177,11 @@ def worker_layout(asked: Resources) -> WorkerLayout:
 
 
 @contextlib.contextmanager
-def executor_for(asked: Resources, place: Place, *, sweep: str = "") -> Iterator[Executor]:
-    """Workers; they, and a cluster that was started for them, end with the block.
+def executor_for(asked: Resources, place: Place, *, sweep: str, tasks: int) -> Iterator[Executor]:
+    """Workers for so many ``tasks``; they, and a cluster that was started for them, end with the block.
 
-    On a cluster that is there already, ``sweep`` shares it with other sweeps by their priorities.
+    On a cluster that is there already, ``sweep`` shares it with other sweeps by their priorities, and makes it grow
+    if it can.
     """
     if place.in_process:
         from orchestrator.executors.inline import InlineExecutor
@@ -193,17 +194,16 @@ def executor_for(asked: Resources, place: Place, *, sweep: str = "") -> Iterator
         joined = existing_cluster(place.address, allow_insecure=place.allow_insecure)
     else:
         joined = local_cluster(cpus=_local_cpus(asked), gpus=fake_gpus())
-    with joined:
+    with joined as cluster:
         from orchestrator.executors.ray import RayExecutor
 
         layout, share = worker_layout(asked), None
-        if place.address and sweep:
+        if not cluster.local:
             from orchestrator.executors.broker import Share
 
             share = Share(sweep, asked.priority)
         executor = RayExecutor(layout, share=share)
-        if share is not None:
-            executor.ask_autoscaler()
+        executor.ask_autoscaler(grows=cluster.grows, tasks=tasks)
         try:
             yield executor
         finally:

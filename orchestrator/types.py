@@ -180,9 +180,13 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """What the person who watches the sweep is to be told, once for each text."""
+    """What the person who watches the sweep is to be told, once for each text.
+
+    ``array`` is the prepared array that has no room on a worker's disk, if it is about one.
+    """
 
     text: str
+    array: str = ""
 
 
 Message = Rows | Checkpoint | RunFinished | RunFailed | LogText | Artifact | MemoryMeasured | Notice

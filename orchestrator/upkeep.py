@@ -12,6 +12,7 @@ from orchestrator.grouping import MemoryModel
 from orchestrator.progress import Progress, Tally, Throughput
 from orchestrator.scheduler import Scheduler
 from orchestrator.types import Executor, FailureClass, Store, Tracker
+from orchestrator.waiting import Waiting
 
 _FLUSH_SHARE = 20
 """Flushing takes at most one part in so many of the time, however slow the store is."""
@@ -31,8 +32,12 @@ class Upkeep:
     memory: MemoryModel
     flights: Mapping[str, Flight]
     throughput: Throughput = field(default_factory=Throughput)
+    waiting: Waiting = field(init=False)
     _stuck_since: float | None = None
     _flush_due: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.waiting = Waiting(self.progress.note)
 
     def look(self) -> str:
         """One round; why the sweep cannot go on, if it cannot."""
@@ -52,6 +57,7 @@ class Upkeep:
     def _show(self, now: float) -> None:
         s = self.scheduler
         waits = "" if self.flights else self.executor.excuse()
+        self.waiting.hear(waits, now)
         self.tally.banner = "; ".join(filter(None, (waits, self.tracker.degraded())))
         self.tally.slots = s.slots
         self.tally.images_per_second = self.throughput.rate(now)

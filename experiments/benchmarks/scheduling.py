@@ -2,8 +2,9 @@
 
     python -m experiments.benchmarks.scheduling [--gpus 10,100,1000] [--out RESULTS.parquet]
 
-Scheduler and driver are the real ones; only the executor is simulated, in virtual time. Printed for each size:
-makespan over its lower bound, commits, duplicates, seconds of the driver's processor for each run, memory.
+Scheduler and driver are the real ones; only the executor is simulated, in virtual time: its cards, the runs' seconds
+and the losses are as they were recorded (``recorded``), or its cards are all alike (``--kind alike``). Printed for each
+size: makespan over its lower bound, commits, duplicates, seconds of the driver's processor for each run, memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ import time
 from dataclasses import dataclass
 
 from experiments.benchmarks.record import heading, parser_for, save
+from experiments.benchmarks.recorded import (
+    GPUS_PER_HOST,
+    METHODS,
+    MODELS,
+    cards,
+    failures_per_hour,
+    run_seconds,
+)
 from orchestrator.driver import Driver, Options
 from orchestrator.executors.simulated import SimulatedExecutor, World
 from orchestrator.memory_store import MemoryStore
@@ -21,8 +30,8 @@ from orchestrator.outcome import SweepOutcome
 from orchestrator.tracking.null import NullTracker
 from orchestrator.types import Plan, PlannedRun, RunConfig, RunStatus
 
-METHODS = {"no-adapt": 1.0, "tent": 2.7, "eata": 2.7, "sar": 5.8, "deyo": 4.1}
-MODELS = {"resnet50-bn": 1.0, "resnet50-gn": 1.1, "vit-base-ln": 4.0}
+MORE_OFTEN = 1_000.0
+"""In the hour that such a sweep takes, the losses that were recorded would hardly happen."""
 CORRUPTIONS = [f"corruption{k}" for k in range(15)]
 SEVERITIES = (1, 3, 5)
 
@@ -64,7 +73,7 @@ class KnownDurations:
 
 def true_seconds(config: RunConfig) -> float:
     """Seconds of a run on a card of speed 1."""
-    return 30.0 * METHODS[config.method] * MODELS[config.model]
+    return run_seconds()[config.method, config.model]
 
 
 def make_runs(count: int) -> tuple[PlannedRun, ...]:
@@ -89,24 +98,13 @@ def make_runs(count: int) -> tuple[PlannedRun, ...]:
     return tuple(runs)
 
 
-def simulate(gpus: int, runs: int, *, seed: int = 0, gpus_per_host: int = 8, trouble: bool = True) -> Simulated:
-    """A sweep of ``runs`` on ``gpus`` cards; with ``trouble`` hosts join late and die, workers crash."""
-    draw = random.Random(seed)
-    hosts = max(1, gpus // gpus_per_host)
+def simulate(gpus: int, runs: int, *, seed: int = 0, kind: str = "alike", trouble: bool = True) -> Simulated:
+    """A sweep of ``runs`` on ``gpus`` cards of a ``kind`` of cluster; with ``trouble`` hosts join late, hosts and
+    workers are lost."""
     plan = Plan(sweep="simulated", runs=make_runs(runs))
     work = sum(true_seconds(run.config) for run in plan.runs)
-    expected = work / (hosts * gpus_per_host)
-    joins = [(draw.uniform(0.05, 0.5) * expected, host) for host in range(hosts) if trouble and host % 10 == 9]
-    late = {host for _, host in joins}
-    deaths = [
-        (draw.uniform(0.1, 0.9) * expected, host)
-        for host in range(hosts)
-        if trouble and host % 20 == 5 and host not in late
-    ]
-    world = World(
-        seconds=lambda run: true_seconds(run.config), lose_worker=0.0005 if trouble else 0.0, load_seconds=2.0
-    )
-    executor = SimulatedExecutor(world, hosts, gpus_per_host, joins, deaths, seed)
+    make = {"alike": alike, "mixed": mixed}[kind]
+    executor = make(gpus, work / gpus, random.Random(seed), trouble=trouble, seed=seed)
     store = MemoryStore(keep_rows=False)
     driver = Driver(
         plan=plan,
@@ -120,7 +118,7 @@ def simulate(gpus: int, runs: int, *, seed: int = 0, gpus_per_host: int = 8, tro
     before = time.process_time()
     outcome = driver.run()
     return Simulated(
-        gpus=hosts * gpus_per_host,
+        gpus=gpus,
         runs=runs,
         makespan=outcome.seconds,
         bound=executor.lower_bound(work),
@@ -133,9 +131,44 @@ def simulate(gpus: int, runs: int, *, seed: int = 0, gpus_per_host: int = 8, tro
     )
 
 
+def alike(gpus: int, expected: float, draw: random.Random, *, trouble: bool, seed: int) -> SimulatedExecutor:
+    """Hosts of 8 like cards. In ``expected`` seconds every tenth host joins late and every twentieth dies, and one
+    group in 2,000 loses its worker: far more than was ever recorded."""
+    hosts = max(1, gpus // GPUS_PER_HOST)
+    joins = [(draw.uniform(0.05, 0.5) * expected, host) for host in range(hosts) if trouble and host % 10 == 9]
+    late = {host for _, host in joins}
+    deaths = [
+        (draw.uniform(0.1, 0.9) * expected, host)
+        for host in range(hosts)
+        if trouble and host % 20 == 5 and host not in late
+    ]
+    world = World(
+        seconds=lambda run: true_seconds(run.config), lose_worker=0.0005 if trouble else 0.0, load_seconds=2.0
+    )
+    return SimulatedExecutor(world, hosts, GPUS_PER_HOST, joins, deaths, seed)
+
+
+def mixed(gpus: int, expected: float, draw: random.Random, *, trouble: bool, seed: int) -> SimulatedExecutor:
+    """Hosts of cards of nine kinds, with the memory, the speeds and ``MORE_OFTEN`` times the losses that were recorded
+    (``recorded``); every tenth host joins late. At least four hosts, so that cards differ."""
+    each = min(GPUS_PER_HOST, max(1, gpus // 4))
+    hosts = max(1, gpus // each)
+    joins = [(draw.uniform(0.05, 0.5) * expected, host) for host in range(hosts) if trouble and host % 10 == 9]
+    often = MORE_OFTEN if trouble else 0.0
+    world = World(
+        seconds=lambda run: true_seconds(run.config),
+        cards=cards(),
+        losses_per_hour=often * failures_per_hour("worker"),
+        deaths_per_hour=often * failures_per_hour("host"),
+        load_seconds=2.0,
+    )
+    return SimulatedExecutor(world, hosts, each, joins, (), seed)
+
+
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--gpus", default="8,80,1000", help="comma-separated numbers of GPUs")
+    parser.add_argument("--kind", choices=("alike", "mixed"), default="mixed", help="cards of one kind, or of nine")
     parser.add_argument("--runs-per-gpu", type=int, default=100)
     args = parser.parse_args()
     print(heading("cpu"))
@@ -143,7 +176,7 @@ def main() -> None:
     print("  ".join(f"{h:>14}" for h in head))
     rows = []
     for gpus in map(int, args.gpus.split(",")):
-        r = simulate(gpus, gpus * args.runs_per_gpu)
+        r = simulate(gpus, gpus * args.runs_per_gpu, kind=args.kind)
         per_run = 1000 * r.driver_seconds / r.runs
         values = (r.gpus, r.runs, r.commits, r.duplicates, r.attempts)
         print("  ".join(f"{v:>14}" for v in values), end="")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.watch import show_answer
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
@@ -28,9 +29,17 @@ def explain(
     overrides: options.Set = [],  # noqa: B006  (typer copies it)
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
+    address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
     as_json: options.Json = False,
 ) -> None:
-    """Say what a run's identity is made of, and why it is or is not taken as done."""
+    """Say what a run's identity is made of, and why it is or is not taken as done.
+
+    With --address http://HOST:8265 the cluster's head is asked about a spec that was submitted to it.
+    """
+    if address:
+        _ask(run, spec, overrides, smoke, address, allow_insecure, as_json)
+        return
     from orchestrator import explain as explaining
     from orchestrator import open_results
     from orchestrator.cli.plan import open_store
@@ -45,6 +54,19 @@ def explain(
         typer.echo(json.dumps(_as_json(explanation), indent=1))
     else:
         typer.echo(explaining.text(explanation))
+
+
+def _ask(
+    run: str, spec: str | None, overrides: list[str], smoke: bool, address: str, allow_insecure: bool, as_json: bool
+) -> None:
+    from deyo.types import ConfigError
+    from orchestrator.jobs import SPEC_FILE
+
+    if spec is None:
+        raise ConfigError("--address needs the spec as well: deyo-sweep explain RUN SPEC --address http://HOST:8265")
+    loaded = options.load(spec, overrides, smoke)
+    words = ["explain", run, SPEC_FILE, *(["--json"] if as_json else [])]
+    show_answer(address, loaded.name, words, allow_insecure=allow_insecure, spec=loaded)
 
 
 def _plan(spec: SweepSpec, results: str) -> Plan:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.watch import show_answer, sweep_without_results
 
 if TYPE_CHECKING:
     from orchestrator.results import Results
@@ -29,9 +30,19 @@ def logs(
     overrides: options.Set = [],  # noqa: B006  (typer copies it)
     smoke: options.Smoke = False,
     results: options.Results = options.DEFAULT_RESULTS,
+    address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
     tail: Tail = None,
 ) -> None:
-    """Print what the attempts at a run printed, and how each ended."""
+    """Print what the attempts at a run printed, and how each ended.
+
+    With --address http://HOST:8265 the cluster's head is asked for the logs of a sweep that was submitted to it.
+    """
+    if address:
+        words = [*([run] if run else []), *(["--tail", str(tail)] if tail else [])]
+        name = sweep_without_results(sweep, overrides, smoke)
+        show_answer(address, name, ["logs", name, *words], allow_insecure=allow_insecure)
+        return
     from orchestrator import open_results
 
     opened = open_results(results, options.sweep_name(sweep, results, overrides, smoke=smoke))

@@ -18,6 +18,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from orchestrator.signals import sigterm_interrupts
+
 VERBS = [
     "plan",
     "prepare",
@@ -78,8 +80,13 @@ def _version(asked: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script: exits with 0, 1 (the sweep has failures), 2 (wrong usage, spec or data) or 130."""
-    _end(run(list(sys.argv[1:] if arguments is None else arguments)))
+    """The console script: exits with 0, 1 (the sweep has failures), 2 (wrong usage, spec or data) or 130.
+
+    SIGTERM is the same as Ctrl-C, also before and after the sweep itself, which answers both in order.
+    """
+    with sigterm_interrupts():
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+    _end(code)
 
 
 def _end(code: int) -> NoReturn:

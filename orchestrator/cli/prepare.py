@@ -152,9 +152,13 @@ def shown(*, quiet: bool) -> Iterator[_Lines]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from deyo.cache import PreparedWarning
+    from orchestrator.told import Told
+    from orchestrator.types import Notice
+
+    told = Told(lambda text: typer.echo(f"warning: {text}", err=True))
 
     def tell(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        typer.echo(f"warning: {message}", err=True)
+        told.hear(Notice(text=str(message), array=getattr(message, "array", "")))
 
     console = Console()
     with warnings.catch_warnings():

@@ -43,7 +43,7 @@ def pretrain(
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
-    with executor_for(loaded.resources, where) as executor:
+    with executor_for(loaded.resources, where, sweep=f"{loaded.name}: pretraining", tasks=len(tasks)) as executor:
         work = Pretraining(tasks=tasks, executor=executor, cache=cache_folder(), report=say)
         work.run()
     if as_json:

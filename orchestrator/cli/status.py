@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import typer
 
@@ -25,7 +26,8 @@ def status(
 ) -> None:
     """Say how many runs are done, failed and left, who runs them, and failures grouped by signature.
 
-    With --address http://HOST:8265 the state of the sweep's Ray Job is shown as well.
+    With --address http://HOST:8265 the state of the sweep's Ray Job is shown as well; where the results are not on this
+    machine, the cluster's head is asked for the counts.
     """
     from deyo.types import ConfigError
     from orchestrator.cli.watch import sweep_without_results
@@ -37,23 +39,50 @@ def status(
         if not address:
             raise
         found = None  # its results are on another machine, or not begun
-    job = None
+    facts, lines, job = (found.as_json(), found.lines(), None) if found else ({}, [], None)
     if address:
         name = sweep_without_results(sweep, overrides, smoke)
-        job = _job(address, name, known=found is not None, allow_insecure=allow_insecure)
+        asked = _client(address, allow_insecure)
+        job = _job(asked, name, address, known=found is not None)
+        if found is None:
+            facts, lines = _on_the_head(asked, name, address, as_json)
     if as_json:
-        typer.echo(json.dumps({**(found.as_json() if found else {}), "job": job}, indent=1))
+        typer.echo(json.dumps({**facts, "job": job}, indent=1))
         return
-    for line in found.lines() if found else ():
+    for line in (*lines, *([f"job: {job}"] if job else ())):
         typer.echo(line)
-    if job:
-        typer.echo(f"job: {job}")
 
 
-def _job(address: str, sweep: str, *, known: bool, allow_insecure: bool) -> str:
+def _client(address: str, allow_insecure: bool) -> Any:
+    from orchestrator import jobs
+
+    return jobs.client(address, allow_insecure=allow_insecure)
+
+
+def _job(asked: Any, sweep: str, address: str, *, known: bool) -> str:
     """The sweep's job and its state; of a sweep that is not ``known`` otherwise, there must be one."""
     from orchestrator import jobs
 
-    asked = jobs.client(address, allow_insecure=allow_insecure)
     last = jobs.last_job(asked, sweep) if known else jobs.existing_job(asked, sweep, address)
     return f"{last.name} {last.state}" if last else f"{jobs.submission_id(sweep)} unknown to this cluster"
+
+
+def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[dict[str, Any], list[str]]:
+    """How the sweep stands by the results that its job writes: as JSON, or in lines. Nothing where it has not begun, or
+    the head does not answer: the job's state is worth telling all the same."""
+    from deyo.types import ConfigError
+    from orchestrator.asking import ask_head, results_of
+    from orchestrator.probe import ClusterError
+
+    words = ["status", sweep, *(["--json"] if as_json else [])]
+    try:
+        answer = ask_head(asked, [*words, "--results", results_of(asked, sweep, address)])
+    except (ClusterError, ConfigError, RuntimeError) as error:
+        typer.echo(f"no counts: {error}", err=True)
+        return {}, []
+    if not answer.ok:
+        typer.echo(f"no counts: {answer.text.strip()}", err=True)
+        return {}, []
+    if not as_json:
+        return {}, answer.text.splitlines()
+    return json.loads(answer.text[answer.text.index("{") :]), []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.executors.oom import oom_kills
 from orchestrator.types import Artifact, Failure, GroupTask, Message, ProbeTask, Task
 
 BUNDLE_SECONDS = 2.0
@@ -43,19 +44,21 @@ class WorkerFacts:
     device_name: str
     device_uuid: str
     memory_bytes: int
+    oom_kills: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
     """Some messages of a task in order; ``ended`` with its last ones, ``failure`` if it failed as a whole.
 
-    ``broken``: the worker's process must not be used again.
+    ``broken``: the worker's process must not be used again. ``oom_kills``: the host's count when this was sent.
     """
 
     messages: tuple[Message, ...]
     ended: bool = False
     failure: Failure | None = None
     broken: bool = False
+    oom_kills: int = 0
 
 
 class Worker:
@@ -94,6 +97,7 @@ class Worker:
             device_name="fake" if self.config.fake_gpu else self.state.device_name,
             device_uuid=self.state.device_uuid,
             memory_bytes=int(memory * self.config.gpu),
+            oom_kills=oom_kills(),
         )
 
     def run(self, task: Task, blobs: Mapping[str, Any]) -> Iterator[Bundle]:
@@ -111,9 +115,10 @@ class Worker:
                 break
             messages.append(message)
             if time.monotonic() >= due:
-                yield Bundle(messages=tuple(messages))
+                yield Bundle(messages=tuple(messages), oom_kills=oom_kills())
                 messages, due = [], time.monotonic() + BUNDLE_SECONDS
-        yield Bundle(messages=tuple(messages), ended=True, failure=failure, broken=self.state.broken)
+        end: dict[str, Any] = {"ended": True, "failure": failure, "broken": self.state.broken}
+        yield Bundle(messages=tuple(messages), oom_kills=oom_kills(), **end)
 
     def _local(self, artifact: Artifact, blobs: Mapping[str, Any]) -> Artifact:
         """The artifact as a file on this host; its bytes are fetched only if they are not here yet."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -21,6 +22,7 @@ from orchestrator.executors.layout import WorkerLayout
 
 NAME, NAMESPACE = "deyo-sweep-broker", "deyo-sweep"
 FORGET_SECONDS = 20.0
+Asks = tuple[int, Mapping[str, float]]
 _END_SECONDS = 60.0
 
 
@@ -28,7 +30,8 @@ _END_SECONDS = 60.0
 class Claim:
     """What one driver asks for: ``wanted`` workers, each of ``size`` GPUs (or CPU cores).
 
-    ``pools``: GPUs (or cores) of each kind that its workers could take on the cluster as it is now.
+    ``pools``: GPUs (or cores) of each kind that its workers could take on the cluster as it is now. ``asks``: for how
+    many workers, and with which resources each, the cluster is to grow if it can.
     """
 
     sweep: str
@@ -36,6 +39,12 @@ class Claim:
     wanted: int
     size: float
     pools: Mapping[str, float]
+    asks: Asks = (0, {})
+
+
+def bundles(claims: Iterable[Claim]) -> list[dict[str, float]]:
+    """What an autoscaler is asked for, for all sweeps together: each request takes the place of the one before."""
+    return [dict(bundle) for claim in claims for workers, bundle in (claim.asks,) for _ in range(workers)]
 
 
 def claim_of(
@@ -88,23 +97,51 @@ class Broker:
     def __init__(self) -> None:
         self._claims: dict[str, tuple[float, Claim]] = {}
         self._spoken = time.monotonic()
+        self._asked: list[dict[str, float]] | None = None
+        self._lock = threading.Lock()
         threading.Thread(target=self._end_when_forgotten, daemon=True).start()
 
     def claim(self, claim: Claim) -> int:
         """How many workers the sweep may have now."""
         self._spoken = now = time.monotonic()
-        self._claims[claim.sweep] = (now, claim)
-        self._claims = {k: (at, c) for k, (at, c) in self._claims.items() if now - at < FORGET_SECONDS}
-        return shares([c for _, c in self._claims.values()])[claim.sweep]
+        with self._lock:
+            self._claims[claim.sweep] = (now, claim)
+        return shares(self._look())[claim.sweep]
 
     def leave(self, sweep: str) -> None:
         """The sweep is over."""
-        self._claims.pop(sweep, None)
+        with self._lock:
+            self._claims.pop(sweep, None)
+        self._look()
+
+    def _look(self) -> list[Claim]:
+        """Forget drivers that died, ask the autoscaler for what the others want, and tell their claims."""
+        with self._lock:
+            now = time.monotonic()
+            self._claims = {k: (at, c) for k, (at, c) in self._claims.items() if now - at < FORGET_SECONDS}
+            claims = [claim for _, claim in self._claims.values()]
+            wanted = bundles(claims)
+            if wanted != self._asked and _request(wanted):
+                self._asked = wanted
+        return claims
 
     def _end_when_forgotten(self) -> None:
         while time.monotonic() - self._spoken < _END_SECONDS:
             time.sleep(5.0)
+            self._look()
         os._exit(0)
+
+
+def _request(wanted: list[dict[str, float]]) -> bool:
+    """Whether the autoscaler could be told; a cluster that cannot be told does not grow, and is shared all the same."""
+    from ray.autoscaler.sdk import request_resources
+
+    try:
+        request_resources(bundles=wanted)
+    except Exception:
+        traceback.print_exc()
+        return False
+    return True
 
 
 def find_broker() -> ray.actor.ActorHandle:
@@ -129,6 +166,7 @@ class Share:
     def __init__(self, sweep: str, priority: int) -> None:
         self.sweep, self.priority = sweep, priority
         self.quota: int | None = None
+        self.asks: Asks = (0, {})
         self._broker = find_broker()
         self._asked: ray.ObjectRef | None = None
 
@@ -142,7 +180,9 @@ class Share:
                 self.quota = ray.get(self._asked)
             except ray.exceptions.RayError:
                 self._broker = find_broker()
-        claim = claim_of(self.sweep, self.priority, layout, nodes, tasks)
+        workers, bundle = self.asks
+        asks = workers if tasks is None else min(workers, tasks), bundle
+        claim = replace(claim_of(self.sweep, self.priority, layout, nodes, tasks), asks=asks)
         self._asked = self._broker.claim.remote(claim)
         return self.quota
 

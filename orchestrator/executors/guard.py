@@ -66,10 +66,10 @@ def captured(task: Task, state: WorkerState, *, echo: bool = False) -> Iterator[
     """
     messages = guarded(task, state)
     while True:
-        text, told = Tee(sys.stdout if echo else None), []
+        text, told = Tee(sys.stdout if echo else None), list[Notice]()
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), heard(told):
             message = next(messages, None)
-        yield from (Notice(text=line) for line in told)
+        yield from told
         printed = text.getvalue()
         if isinstance(message, Failure):
             printed += message.traceback

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from orchestrator.gpu_kinds import same_kind
+from orchestrator.gpu_kinds import among, same_kind
 
 _GPU_LABEL = "ray.io/accelerator-type"
 
@@ -52,6 +53,27 @@ class WorkerLayout:
     def pool(self, labels: dict[str, str], any_gpu: bool) -> str:
         """What a worker on a host takes: "cpu", or "gpu" and the kind that the host's label names."""
         return f"gpu {labels.get(_GPU_LABEL, '')}".strip() if self.uses_gpus(any_gpu) else "cpu"
+
+    def bundle(self, known_gpus: Iterable[str] = ()) -> dict[str, float]:
+        """What one worker takes, in Ray's names of resources, as an autoscaler is asked for it.
+
+        A kind of GPU is asked for as Ray's own ``accelerator_type`` option does: by a thousandth of a resource that
+        hosts of the kind have one of. ``known_gpus`` are Ray's names of kinds.
+        """
+        found: dict[str, float] = {}
+        if self.device != "cpu":
+            found["GPU"] = self.gpu_fraction
+            if self.gpu_type:
+                found[f"accelerator_type:{among(self.gpu_type, known_gpus)}"] = 0.001
+        found["CPU"] = self.cpus_per_worker
+        if self.memory_bytes:
+            found["memory"] = float(self.memory_bytes)
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that a worker reserves on its host; 0 for none."""
+        return int((self.memory_gb or 0) * 2**30)
 
     @property
     def most(self) -> int | None:

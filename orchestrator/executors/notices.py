@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from deyo.cache import PreparedWarning
+from orchestrator.types import Notice
 
 _ALWAYS = ("always", None, PreparedWarning, None, 0)
 
 
 @contextmanager
-def heard(texts: list[str]) -> Iterator[None]:
-    """Within the block each ``PreparedWarning`` is shown as ever, and its text is put into ``texts``.
+def heard(notices: list[Notice]) -> Iterator[None]:
+    """Within the block each ``PreparedWarning`` is shown as ever, and put into ``notices``.
 
     Also one that this process was given before: that may have been in another sweep.
     """
@@ -24,7 +25,7 @@ def heard(texts: list[str]) -> Iterator[None]:
 
     def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, PreparedWarning):
-            texts.append(str(message))
+            notices.append(Notice(text=str(message), array=getattr(message, "array", "")))
         show(message, category, *where, **more)
 
     warnings.showwarning = tell

@@ -12,19 +12,21 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.autoscaler.sdk import request_resources
+from ray.util import accelerators
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.attempts import POLICIES, classify, make_failure
 from orchestrator.executors.actor import Bundle, Worker, WorkerConfig, WorkerFacts
 from orchestrator.executors.broker import Share
+from orchestrator.executors.growth import Growth
 from orchestrator.executors.layout import WorkerLayout
-from orchestrator.executors.log_text import log_texts
+from orchestrator.executors.log_text import with_last_words
+from orchestrator.executors.oom import Inquiry
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
     Event,
@@ -59,6 +61,17 @@ class _Actor:
     facts: WorkerFacts | None = None
     task: Task | None = None
     stream: Any = None
+    oom_kills: int = 0
+
+
+@dataclass(kw_only=True)
+class _Dying:
+    """Events of a death that are not told yet: what the worker printed last, and why it died, arrive a little later."""
+
+    when: float
+    events: list[Event]
+    actor: _Actor | None = None
+    inquiry: Inquiry | None = None
 
 
 class RayExecutor:
@@ -70,6 +83,7 @@ class RayExecutor:
         self.output = WorkerOutput()
         self.trouble = ""
         self.quota: int | None = None
+        self.growth: Growth | None = None
         self._wanted: int | None = None
         self._actors: dict[str, _Actor] = {}
         self._names = itertools.count()
@@ -77,7 +91,7 @@ class RayExecutor:
         self._nodes_due = 0.0
         self._failures: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
-        self._dying: list[tuple[float, list[Event]]] = []
+        self._dying: list[_Dying] = []
         self._blobs: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
 
@@ -124,10 +138,15 @@ class RayExecutor:
 
     def excuse(self) -> str:
         starting = sum(actor.slot is None for actor in self._actors.values())
-        if self.quota == 0:
+        if self.quota == 0 and any(self._places(node) for node in self._nodes.values()):
             return "other sweeps of this cluster go first"
         if starting and not any(count >= _GIVE_UP_STARTS for count in self._failures.values()):
             return f"{starting} workers are starting, or wait for resources that others hold"
+        if self.growth is not None:
+            workers = len(self._actors)
+            if self.growth.waits(workers, self.now()):
+                return self.growth.asked
+            self.trouble = self.growth.trouble(workers, self.now()) or self.trouble
         return ""
 
     def now(self) -> float:
@@ -144,15 +163,18 @@ class RayExecutor:
         self.output.close()
         if self.share is not None:
             self.share.leave()
-            request_resources(bundles=[])
 
-    def ask_autoscaler(self) -> None:
-        """Let a cluster that grows on demand have hosts for as many workers as the layout names, if it names any."""
-        layout = self.layout
-        if layout.most:
-            cpus = {"CPU": layout.cpus_per_worker}
-            bundle = {**cpus, "GPU": layout.gpu_fraction} if layout.device != "cpu" else cpus
-            request_resources(bundles=[bundle] * layout.most)
+    def ask_autoscaler(self, *, grows: bool, tasks: int) -> None:
+        """Let a cluster that ``grows`` on demand have hosts for as many workers as the layout names, if it names any.
+
+        For ``tasks`` to do no more workers are asked for than that. The broker does the asking, for all sweeps of
+        the cluster together.
+        """
+        if self.share is None or not self.layout.most:
+            return
+        workers, bundle = min(self.layout.most, max(1, tasks)), self.layout.bundle(ray_names())
+        self.growth = Growth(workers=workers, bundle=bundle, since=self.now(), able=grows)
+        self.share.asks = (workers, bundle)
 
     # Workers come and go
 
@@ -224,8 +246,8 @@ class RayExecutor:
             options |= {"num_gpus": layout.gpu_fraction}
             threads = max(threads, int(resources.get("CPU", 1) * layout.gpu_fraction / resources["GPU"]))
             options["num_cpus"] = layout.cores_beside_gpu(resources)
-        if layout.memory_gb:
-            options["memory"] = int(layout.memory_gb * 2**30)
+        if layout.memory_bytes:
+            options["memory"] = layout.memory_bytes
         config = WorkerConfig(
             threads=threads,
             folder=os.getcwd() if node_id == self._here else "",
@@ -283,7 +305,7 @@ class RayExecutor:
 
     def _welcome(self, name: str, actor: _Actor, facts: WorkerFacts) -> SlotJoined:
         self._failures[actor.node_id] = 0
-        actor.facts = facts
+        actor.facts, actor.oom_kills = facts, facts.oom_kills
         self.output.know(name, facts.address, facts.pid)
         actor.slot = Slot(
             slot_id=name,
@@ -296,7 +318,7 @@ class RayExecutor:
 
     def _bundle(self, name: str, actor: _Actor, bundle: Bundle) -> list[Event]:
         assert actor.task is not None
-        task_id = actor.task.task_id
+        task_id, actor.oom_kills = actor.task.task_id, bundle.oom_kills
         events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
         if not bundle.ended:
             return events
@@ -323,31 +345,29 @@ class RayExecutor:
         return make_failure(FailureClass.WORKER_LOST, f"the worker's process died. {message[:500]}")
 
     def _later(self, events: list[Event], *, words_of: _Actor | None = None) -> None:
+        """Tell of ``events``; those of a worker's death a little later, when what it printed last has arrived."""
+        dying = _Dying(when=time.monotonic(), events=events)
         if words_of is not None and words_of.task is not None and words_of.slot is not None:
-            self._dying.append((time.monotonic() + LAST_WORDS_SECONDS, [_Words(words_of), *events]))
-        else:
-            self._dying.append((time.monotonic(), events))
+            dying.actor, dying.when = words_of, dying.when + LAST_WORDS_SECONDS
+            if any(isinstance(e, SlotLost) and e.failure.kind is FailureClass.WORKER_LOST for e in events):
+                here = words_of.node_id == self._here
+                dying.inquiry = Inquiry.at(words_of.node_id, words_of.oom_kills, here=here)
+        self._dying.append(dying)
 
     def _due(self) -> list[Event]:
         now = time.monotonic()
-        due = [events for when, events in self._dying if when <= now]
-        self._dying = [(when, events) for when, events in self._dying if when > now]
-        found: list[Event] = []
-        for event in itertools.chain.from_iterable(due):
-            if isinstance(event, _Words):
-                found += self._last_words(event.actor)
-            else:
-                found.append(event)
-        return found
+        due = [d for d in self._dying if d.when <= now and (d.inquiry is None or d.inquiry.over())]
+        self._dying = [d for d in self._dying if not any(d is told for told in due)]
+        return [event for dying in due for event in self._told(dying)]
 
-    def _last_words(self, actor: _Actor) -> list[Event]:
-        assert actor.slot is not None
-        assert actor.task is not None
-        text = self.output.take(actor.slot.slot_id)
-        if not text:
-            return []
-        said = f"--- the worker died; the last that it printed:\n{text}"
-        return [TaskMessage(task_id=actor.task.task_id, message=m) for m in log_texts(actor.task, said)]
+    def _told(self, dying: _Dying) -> list[Event]:
+        actor, events = dying.actor, dying.events
+        if dying.inquiry is not None and dying.inquiry.killed:
+            failure = make_failure(FailureClass.HOST_OOM, "the host's kernel ended the worker for lack of memory")
+            events = [replace(e, failure=failure) if isinstance(e, SlotLost) else e for e in events]
+        if actor is None or actor.task is None or actor.slot is None:
+            return events
+        return with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
 
     # Checkpoints travel
 
@@ -361,12 +381,10 @@ class RayExecutor:
         return {a.sha256: self._blobs[a.sha256] for a in task.artifacts.values()}
 
 
-@dataclass(frozen=True)
-class _Words:
-    """Stands for the last words of a dead worker, which arrive a little after the news of its death."""
-
-    actor: _Actor
-
-
 def _gone(slot: Slot) -> Failure:
     return make_failure(FailureClass.WORKER_LOST, f"{slot.slot_id} was gone before the task began")
+
+
+def ray_names() -> list[str]:
+    """The kinds of GPUs that Ray has names for."""
+    return [name for key, name in vars(accelerators).items() if key.isupper() and isinstance(name, str)]

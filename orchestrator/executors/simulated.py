@@ -9,7 +9,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.attempts import make_failure
@@ -33,16 +33,28 @@ from orchestrator.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Card:
+    """A kind of GPU; a card's speed is drawn between ``slowest`` and ``fastest``."""
+
+    name: str = "H100"
+    memory_bytes: int = 80 * 2**30
+    slowest: float = 0.98
+    fastest: float = 1.02
+
+
+@dataclass(frozen=True, kw_only=True)
 class World:
     """What the simulated cluster is like; times in seconds, memory in bytes, probabilities for each group.
 
-    ``seconds`` gives a run's duration on a card of speed 1; ``speeds`` are drawn from for each GPU name.
-    ``group_gain``: a group of width R takes R ** group_gain times as long as one run.
+    ``seconds`` gives a run's duration on a card of speed 1; each host has one kind of ``cards``, drawn for it.
+    ``losses_per_hour`` are of a worker at work, ``deaths_per_hour`` of a host. ``group_gain``: a group of width R takes
+    R ** group_gain times as long as one run.
     """
 
     seconds: Callable[[PlannedRun], float]
-    speeds: dict[str, tuple[float, float]] = field(default_factory=lambda: {"H100": (0.98, 1.02)})
-    memory_bytes: int = 80 * 2**30
+    cards: Sequence[Card] = (Card(),)
+    losses_per_hour: float = 0.0
+    deaths_per_hour: float = 0.0
     network_bytes: int = 2 * 2**30
     run_bytes: int = 4 * 2**30
     load_seconds: float = 5.0
@@ -77,6 +89,7 @@ class SimulatedExecutor:
         self._heap: list[tuple[float, int, Callable[[], list[Event]]]] = []
         self._ticket = itertools.count()
         self._by_host: dict[int, dict[str, Slot]] = {}
+        self.kinds = [self.random.choice(self.world.cards) for _ in range(self.hosts)]
         later = {host for _, host in self.joins}
         for host in range(self.hosts):
             if host not in later:
@@ -102,9 +115,8 @@ class SimulatedExecutor:
         else:
             work = self.world.probe_seconds if isinstance(task, ProbeTask) else 60.0
         duration = loading + work / self.speed[slot.slot_id]
-        if self.random.random() < self.world.lose_worker:
-            moment = self.time + duration * self.random.random()
-            self._at(moment, lambda: self._crash(task, slot))
+        if (moment := self._loss(duration)) is not None:
+            self._at(self.time + moment, lambda: self._crash(task, slot))
             return
         self._at(self.time + duration, lambda: self._finish(task, slot, duration))
 
@@ -160,20 +172,32 @@ class SimulatedExecutor:
         before, self.resident[slot.slot_id] = self.resident.get(slot.slot_id), model
         return self.world.load_seconds if before != model else 0.0
 
-    def _join(self, host: int) -> list[Event]:
-        return [self._new_slot(host, card) for card in range(self.gpus)]
+    def _loss(self, duration: float) -> float | None:
+        """When a task that takes so long loses its worker, if it does."""
+        if self.random.random() < self.world.lose_worker:
+            return duration * self.random.random()
+        moment = self._next(self.world.losses_per_hour)
+        return moment if moment < duration else None
 
-    def _new_slot(self, host: int, card: int) -> SlotJoined:
-        names = sorted(self.world.speeds)
-        name = names[host % len(names)]
+    def _next(self, per_hour: float) -> float:
+        """Seconds until something happens that happens so often."""
+        return self.random.expovariate(per_hour / 3600) if per_hour else float("inf")
+
+    def _join(self, host: int) -> list[Event]:
+        if (death := self._next(self.world.deaths_per_hour)) < float("inf"):
+            self._at(self.time + death, lambda: self._die(host))
+        return [self._new_slot(host, number) for number in range(self.gpus)]
+
+    def _new_slot(self, host: int, number: int) -> SlotJoined:
+        card = self.kinds[host]
         slot = Slot(
-            slot_id=f"host{host}/gpu{card}#{next(self._ticket)}",
+            slot_id=f"host{host}/gpu{number}#{next(self._ticket)}",
             node=f"host{host}",
             device="cuda:0",
-            gpu_name=name,
-            memory_bytes=self.world.memory_bytes,
+            gpu_name=card.name,
+            memory_bytes=card.memory_bytes,
         )
-        self.speed[slot.slot_id] = self.random.uniform(*self.world.speeds[name])
+        self.speed[slot.slot_id] = self.random.uniform(card.slowest, card.fastest)
         self.capacity.append((self.time, self.speed[slot.slot_id]))
         self._by_host.setdefault(host, {})[slot.slot_id] = slot
         return SlotJoined(slot=slot)
@@ -195,12 +219,12 @@ class SimulatedExecutor:
         if self.tasks.pop(task.task_id, None) is None:
             return []
         host = int(slot.node.removeprefix("host"))
-        card = int(slot.slot_id.split("/gpu")[1].split("#")[0])
+        number = int(slot.slot_id.split("/gpu")[1].split("#")[0])
         self._by_host[host].pop(slot.slot_id)
         self.capacity.append((self.time, -self.speed[slot.slot_id]))
         self._at(
             self.time + self.world.restart_seconds,
-            lambda: [self._new_slot(host, card)] if host in self._by_host else [],
+            lambda: [self._new_slot(host, number)] if host in self._by_host else [],
         )
         failure = make_failure(FailureClass.WORKER_LOST, "the worker's process died")
         return [SlotLost(slot_id=slot.slot_id, failure=failure)]

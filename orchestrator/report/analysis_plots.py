@@ -12,8 +12,11 @@ from orchestrator.analyses.pictures import decoded
 from orchestrator.report.facts import done_runs
 from orchestrator.report.panels import slug
 from orchestrator.report.style import Plot, legend, looks, panel
-from orchestrator.tables.data import Entry, SweepData
+from orchestrator.tables import names
+from orchestrator.tables.data import Entry, SweepData, getter
+from orchestrator.tables.layouts.aurc import APART
 from orchestrator.tables.layouts.proposition import measured
+from orchestrator.tables.parts import varying
 
 SIDE = 1.15
 """Inches of a small picture."""
@@ -24,23 +27,26 @@ PATHS = {"all": "all samples", "low-entropy": "lower entropy half", "harmless": 
 def analysis_plots(data: SweepData) -> list[Plot]:
     """The pictures of every analysis run of the sweep, in its order."""
     draw = {"grad-cam": _grad_cam, "transforms": _transforms, "proposition": _proposition}
+    runs = [entry for entry in done_runs(data) if entry.row.get("analysis") and entry.axes["method"] in draw]
+    apart = varying(runs, ("severity", *APART), known=("benchmark", "corruption", "model"))
     found: list[Plot] = []
-    for entry in done_runs(data):
-        text = entry.row.get("analysis")
-        if text and entry.axes["method"] in draw:
-            found += draw[entry.axes["method"]](entry, json.loads(text))
+    for entry in runs:
+        where = _where(entry, apart)
+        found += draw[entry.axes["method"]](entry, json.loads(entry.row["analysis"]), where)
     return found
 
 
-def _where(entry: Entry) -> str:
+def _where(entry: Entry, apart: Sequence[str]) -> str:
+    """A run in words: its benchmark, network and seed, and the axes ``apart`` that tell it from others like it."""
     axes = entry.axes
     parts = [axes["benchmark"], axes["corruption"], axes["model"] if axes["model"] != "none" else None]
+    parts += [names.title(axis, getter(axis)(entry)) for axis in apart]
     seed, pretrain_seed = entry.replicate
     parts.append(f"seed {seed}" if pretrain_seed is None else f"pretraining seed {pretrain_seed}")
     return ", ".join(str(p) for p in parts if p is not None)
 
 
-def _grad_cam(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
+def _grad_cam(entry: Entry, found: Mapping[str, Any], where: str) -> list[Plot]:
     """Images over their maps: the confident right ones in the upper half, the wrong ones below (Figure 2b, c)."""
     from matplotlib.figure import Figure
 
@@ -67,7 +73,7 @@ def _grad_cam(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
                     entropy = "–" if example["entropy"] is None else f"{example['entropy']:.2g}"
                     axes.set_title(f"{word}, {example['label']}→{example['prediction']}\nH={entropy}", fontsize=7)
     settings = entry.axes["settings"]
-    title = f"{_where(entry)}, {settings['statistics']} statistics"
+    title = f"{where}, {settings['statistics']} statistics"
     caption = (
         f"{title}: Grad-CAM at {found['layer']} of the lowest-entropy samples of {found['among']}, right ones above, "
         "wrong ones below; label→prediction, H: entropy in nats."
@@ -75,7 +81,7 @@ def _grad_cam(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
     return [Plot(name=slug("grad-cam", title), title=title, caption=caption, figure=figure)]
 
 
-def _transforms(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
+def _transforms(entry: Entry, found: Mapping[str, Any], title: str) -> list[Plot]:
     """A row of views for each image (Figure 3)."""
     from matplotlib.figure import Figure
 
@@ -90,7 +96,6 @@ def _transforms(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
             axes.imshow(decoded(example["views"][view]))
             if example is examples[0]:
                 axes.set_title(view)
-    title = _where(entry)
     caption = f"{title}: images as they are, and under each transform that destroys the object (AugMix keeps it)."
     return [Plot(name=slug("transforms", title), title=title, caption=caption, figure=figure)]
 
@@ -101,7 +106,7 @@ def _frame(axes: Any) -> None:
     axes.grid(visible=False)
 
 
-def _proposition(entry: Entry, found: Mapping[str, Any]) -> list[Plot]:
+def _proposition(entry: Entry, found: Mapping[str, Any], _: str) -> list[Plot]:
     """What each sample does against what the score foretells, and accuracy while adapting on three choices."""
     numbers = measured(entry.row)
     where = f"{entry.axes['label']}, seed {entry.replicate[0]}"
@@ -131,13 +136,13 @@ def _changes(changes: Mapping[str, Sequence[float]], where: str, numbers: Mappin
 
 def _trajectories(paths: Mapping[str, Sequence[float]], where: str) -> Plot:
     figure, axes = panel()
-    names = [PATHS.get(name, name) for name in paths]
-    for name, accuracy, look in zip(names, paths.values(), looks(names).values()):
+    titles = [PATHS.get(name, name) for name in paths]
+    for name, accuracy, look in zip(titles, paths.values(), looks(titles).values()):
         steps = np.arange(len(accuracy))
         axes.plot(steps, 100 * np.asarray(accuracy), color=look.colour, linestyle=look.dash, label=name)
     axes.set_xlabel("steps of adaptation")
     axes.set_ylabel("accuracy (%)")
     axes.set_title(where)
-    legend(axes, names)
+    legend(axes, titles)
     caption = f"{where}: accuracy while adapting on all samples, the lower entropy half, or those of positive score."
     return Plot(name=slug("proposition-accuracy", where), title=where, caption=caption, figure=figure)

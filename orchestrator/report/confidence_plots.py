@@ -15,7 +15,7 @@ from orchestrator.report.panels import slug
 from orchestrator.report.style import Look, Plot, legend, looks, panel
 from orchestrator.tables import names
 from orchestrator.tables.data import SweepData
-from orchestrator.tables.layouts.aurc import TITLES, Score, grouped, scores, worst_group
+from orchestrator.tables.layouts.aurc import TITLES, Score, grouped, parts, scores, worst_group
 from orchestrator.tables.paper import adapts
 
 if TYPE_CHECKING:
@@ -35,16 +35,13 @@ Key = tuple[str, str]
 def confidence_plots(data: SweepData) -> list[Plot]:
     """All plots that the sweep's recorded samples allow; none where it recorded none."""
     plots = []
-    parts: dict[tuple[str, str], list[Score]] = {}
-    for s in scores(data):
-        parts.setdefault((s.entry.axes["benchmark"], s.entry.axes["model"]), []).append(s)
-    for (benchmark, model), part in parts.items():
+    for title, part in parts(scores(data)):
         group = worst_group(part)
-        where = f"{benchmark}, {model}" + ("" if group is None else f", worst group ({group})")
+        where = title + ("" if group is None else f", worst group ({group})")
         inside = [_within(s, group) for s in part]
         plots += risk_coverage_plot(inside, where)
         plots += quartile_plot(inside, where)
-        plots += area_plot([_within(s, None) for s in part], f"{benchmark}, {model}")
+        plots += area_plot([_within(s, None) for s in part], title)
     return plots
 
 
@@ -82,7 +79,7 @@ def risk_coverage_plot(part: Sequence[Score], where: str) -> list[Plot]:
         _line(axes, grid, 100 * risks, styles[key], f"{_title(key)}: {100 * area[key]:.1f}")
     axes.set_xlabel("coverage (% of samples kept, most confident first)")
     axes.set_ylabel("risk (% wrong)")
-    axes.set_title(where)
+    axes.set_title(textwrap.fill(where, TITLE))
     axes.set_ylim(bottom=0)
     columns = 2 if max(len(_title(key)) for key in kept) < LONG else 1
     axes.figure.legend(loc="outside lower center", ncols=columns, title="score (run): AURC in %", handlelength=2.6)
@@ -127,7 +124,7 @@ def quartile_plot(part: Sequence[Score], where: str) -> list[Plot]:
     axes.set_xticks(range(4), ["0–Q1", "Q1–Q2", "Q2–Q3", "Q3–max"])
     axes.set_xlabel("entropy")
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(where)
+    axes.set_title(textwrap.fill(where, TITLE))
     legend(axes, [names.title("label", v) for _, v in lines])
     caption = f"{where}: accuracy within the quartiles of entropy, the lowest first."
     return [Plot(name=slug("entropy-quartiles", where), title=where, caption=caption, figure=figure)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from orchestrator.tables import names
-from orchestrator.tables.data import Entry, SweepData, getter
+from orchestrator.tables.data import Entry, SweepData
+from orchestrator.tables.parts import cut
 
 AXES = (
     "benchmark",
@@ -24,20 +23,7 @@ AXES = (
 
 def panels(data: SweepData, axes: Sequence[str] = AXES) -> list[tuple[str, SweepData]]:
     """(title, part) for each combination of the axes that vary; axes that follow from others give no title."""
-    chosen: list[str] = []
-    for axis in axes:
-        get, known = getter(axis), [getter(a) for a in chosen]
-        seen: dict[tuple[Any, ...], Any] = {}
-        if any(seen.setdefault(tuple(g(e) for g in known), get(e)) != get(e) for e in data.entries):
-            chosen.append(axis)
-    by = [getter(a) for a in chosen]
-    parts: dict[tuple[Any, ...], list[Entry]] = {}
-    for e in data.entries:
-        parts.setdefault(tuple(g(e) for g in by), []).append(e)
-    return [
-        (", ".join(names.title(a, v) for a, v in zip(chosen, key)), _part(data, entries))
-        for key, entries in parts.items()
-    ]
+    return [(title, _part(data, entries)) for title, entries in cut(data.entries, axes, lambda e: e)]
 
 
 def _part(data: SweepData, entries: Sequence[Entry]) -> SweepData:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from orchestrator.tables.model import Cell, Table
 from orchestrator.tables.statistics import Summary
 
-COLLAPSED, NAN_STEPS, OUTSIDE, UNCLEAR = "†", "‡", "!", "≈"
+COLLAPSED, NAN_STEPS, OUTSIDE, UNCLEAR, PART = "†", "‡", "!", "≈", "§"
 
 LEGEND = {
     COLLAPSED: "† a run whose predictions collapsed to one class is in the mean",
     NAN_STEPS: "‡ a run met NaN or infinite logits; its updates there were skipped",
     OUTSIDE: "! differs from the paper by more than two standard errors",
     UNCLEAR: "≈ not distinguishable from zero (the 95 % interval holds 0, or there is none)",
+    PART: "§ ours is over the beginning of the stream only (max_images), the paper's over all of it: not judged",
 }
 
 
@@ -78,7 +79,7 @@ def _marks(cell: Cell, summary: Summary) -> str:
 
 
 def _flag(cell: Cell) -> str:
-    return {"outside": OUTSIDE, "unclear": UNCLEAR}.get(cell.flag, "")
+    return {"outside": OUTSIDE, "unclear": UNCLEAR, "part": PART}.get(cell.flag, "")
 
 
 def legend(table: Table) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ class Cell:
 
     ``best`` and ``second`` are set in bold and underlined. ``signed`` prints a plus sign (differences).
     ``interval`` is a 95 % interval around the mean. ``flag`` is "outside" (of two standard errors), "unclear" (not
-    distinguishable) or "". ``thousands`` groups digits. ``entries`` are the runs behind the cell.
+    distinguishable), "part" (over less of the stream than what it is compared with) or "". ``thousands`` groups
+    digits. ``entries`` are the runs behind the cell.
     """
 
     summary: Summary | None = None

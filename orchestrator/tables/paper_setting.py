@@ -1,4 +1,6 @@
-"""Which runs are of the setting that the paper's numbers are of: options of images and stream, and the network."""
+"""Which runs are of the setting that the paper's numbers are of: options of images and stream, batch size, precision,
+and the network. Both protocols are the paper's: the one is its code's, the other its text's.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,11 @@ OPTIONS: Mapping[str, Mapping[str, Sequence[Any]]] = {
 }
 """The values of a benchmark's and its stream's options that are the paper's: its code's, or its text's."""
 
+BATCH_SIZE, BATCH_SIZES = 64, {"batch-size-1": 1}
+"""Images in a batch: of any scenario, and of those that have another."""
+PRECISIONS = ("tf32", "float32", "float64")
+"""Whole ones: the paper's networks ran in PyTorch's default, TF32 or FP32 by the card."""
+
 FLAGS = ("paper", "pretrained-init", "plpd")
 """Options in a network's name that are the paper's."""
 START_FROM_RANDOM = ("colored-mnist",)
@@ -32,10 +39,19 @@ def is_papers(axes: Mapping[str, Any]) -> bool:
 
 
 def other_options(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not the paper's, on a benchmark of the paper."""
+    """The options, batch size and precision that are not the paper's, on a benchmark of the paper."""
     papers = OPTIONS.get(axes["benchmark"])
+    if papers is None:
+        return {}
+    allowed = {**papers, "batch_size": (BATCH_SIZES.get(axes["scenario"], BATCH_SIZE),), "precision": PRECISIONS}
     given = {**axes["benchmark_options"], **axes["scenario_options"]}
-    return {} if papers is None else {k: v for k, v in given.items() if v not in papers.get(k, ())}
+    given |= {name: axes[name] for name in ("batch_size", "precision")}
+    return {k: v for k, v in given.items() if v not in allowed.get(k, ())}
+
+
+def is_part(axes: Mapping[str, Any]) -> bool:
+    """Whether the runs saw but the beginning of their stream, where the paper's saw all of it."""
+    return axes["max_images"] is not None
 
 
 def flags(axes: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.executors.broker import Claim, claim_of, shares
+from orchestrator.executors import broker
+from orchestrator.executors.broker import FORGET_SECONDS, Broker, Claim, claim_of, shares
 from orchestrator.session import worker_layout
 from orchestrator.specmodel import Resources
 
@@ -79,3 +81,28 @@ def test_never_too_many_and_never_idle_while_wanted(asked: list[tuple[int, int]]
     found = shares(claims)
     assert sum(found.values()) == min(capacity, sum(c.wanted for c in claims))
     assert all(0 <= found[c.sweep] <= c.wanted for c in claims)
+
+
+def test_an_autoscaler_is_asked_for_all_sweeps_together_and_what_died_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, asked = [0.0], []
+    monkeypatch.setattr(broker.threading, "Thread", lambda **named: Still())
+    monkeypatch.setattr(broker.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(broker, "_request", lambda wanted: asked.append(wanted) or True)
+    one = Broker()
+    one.claim(replace(claim("a", 5), asks=(2, {"GPU": 1.0})))
+    one.claim(replace(claim("b", 5), asks=(1, {"CPU": 4.0})))
+    one.claim(replace(claim("b", 5), asks=(1, {"CPU": 4.0})))
+    assert asked == [[{"GPU": 1.0}] * 2, [{"GPU": 1.0}] * 2 + [{"CPU": 4.0}]], "said once, and of all"
+    one.leave("b")
+    assert asked[-1] == [{"GPU": 1.0}] * 2
+    clock[0] += FORGET_SECONDS + 1
+    one._look()
+    assert asked[-1] == [], "the driver of a sweep was killed: its hosts may go"
+
+
+class Still:
+    """A thread that does not run."""
+
+    def start(self) -> None: ...

@@ -13,6 +13,7 @@ from exec_fakes import Lost, ScriptedExecutor, failure, finish_all, make_driver,
 from orchestrator import schema
 from orchestrator.memory_store import MemoryStore
 from orchestrator.outcome import SweepStatus
+from orchestrator.progress import SilentProgress
 from orchestrator.store.errors import StoreFullError
 from orchestrator.types import (
     Checkpoint,
@@ -258,6 +259,20 @@ def test_a_sweep_without_a_fitting_worker_stops_and_says_so() -> None:
     outcome = driver.run()
     assert outcome.status is SweepStatus.STOPPED
     assert "H100" in outcome.message
+
+
+def test_a_sweep_waits_for_hosts_that_are_on_their_way_and_says_so() -> None:
+    class Growing(ScriptedExecutor):
+        def excuse(self) -> str:
+            return "the autoscaler was asked" if self.now() < 2_000 else ""
+
+    executor = Growing(tick=1.0, slots=[])
+    driver = make_driver([planned(0)], executor, stuck_seconds=30)
+    outcome = driver.run()
+    assert outcome.status is SweepStatus.STOPPED
+    assert executor.now() == pytest.approx(2_030, abs=3)
+    assert isinstance(driver.progress, SilentProgress)
+    assert driver.progress.notes == ["waiting: the autoscaler was asked"] * 4
 
 
 def test_pretraining_is_done_once_and_handed_to_its_runs(tmp_path: Path) -> None:

@@ -131,6 +131,48 @@ def test_a_signal(
     assert command.table() == expected
 
 
+SIGNALLED = """
+import os, signal
+from {module} import {place} as place
+begun = place.{name}
+def and_then(*words, **named):
+    made = begun(*words, **named)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return made
+place.{name} = and_then
+from orchestrator.cli.main import main; main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "name"),
+    [("ray._private.node", "Node", "start_head_processes"), ("ray._private", "worker", "connect")],
+    ids=["its processes", "joining them"],
+)
+def test_sigterm_while_ray_starts(folder: Path, tmp_path: Path, module: str, place: str, name: str) -> None:
+    """Ray has handlers of its own, which would end the command with 1 or with 15."""
+    command = Command(folder, tmp_path / "results")
+    command.command[2] = SIGNALLED.format(module=module, place=place, name=name)
+    process = command.start()
+    printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
+    assert command.commits() == 0
+    await_gone(processes_naming(f"deyo-ray-{process.pid}-"))
+
+
+def processes_naming(text: str) -> set[int]:
+    """Those with ``text`` in their command line."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text in path.read_text(errors="replace"):
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
 def await_gone(pids: set[int]) -> None:
     """What the sweep started ends by itself."""
     until = time.monotonic() + 200  # Ray's log monitor gives up after 75 s

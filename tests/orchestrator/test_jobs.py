@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from engine_runs import write_spec
 
-from orchestrator import jobs
+from orchestrator import asking, jobs
+from orchestrator.cli import main
 from orchestrator.probe import ClusterError
 
 
@@ -15,6 +20,20 @@ class FakeJobs:
 
     def __init__(self, names: list[str], *, states: list[str] | None = None, logs: list[str] | None = None) -> None:
         self.names, self.states, self.logs = names, states or ["SUCCEEDED"], logs or [""]
+        self.submitted: list[dict[str, Any]] = []
+        self.carried: list[set[str]] = []
+        self.stopped: list[str] = []
+        self.deleted: list[str] = []
+
+    def submit_job(self, **job: Any) -> None:
+        self.submitted.append(job)
+        self.carried.append({path.name for path in Path(job["runtime_env"]["working_dir"]).iterdir()})
+
+    def stop_job(self, name: str) -> None:
+        self.stopped.append(name)
+
+    def delete_job(self, name: str) -> None:
+        self.deleted.append(name)
 
     def list_jobs(self) -> list[SimpleNamespace]:
         metadata = {"results": "/results"}
@@ -84,3 +103,67 @@ def test_of_a_job_that_never_began_it_is_said_why() -> None:
     state, text = shown(FakeJobs([], states=["PENDING", "FAILED"], logs=["Runtime env is setting up.\n"]))
     assert state == "FAILED"
     assert text == "deyo-sweep-a ended before it began: runtime_env setup failed\n"
+
+
+HEAD = "Running entrypoint for job deyo-question-1: python\n"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeJobs:
+    """A cluster with a job of the sweep ``tiny`` that writes to /results, and no results here."""
+    monkeypatch.chdir(tmp_path)
+    asked = FakeJobs(["deyo-sweep-tiny"], logs=[HEAD])
+    monkeypatch.setattr(jobs, "client", lambda address, allow_insecure: asked)
+    return asked
+
+
+ADDRESS = ("--address", "http://127.0.0.1:1")
+
+
+def test_logs_are_asked_of_the_head_where_the_results_lie(
+    cluster: FakeJobs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.logs = [HEAD + "=== 0123 attempt 1\nSegmentation fault\n"]
+    assert main.run(["logs", "tiny", "0123", "--tail", "5", *ADDRESS]) == 0
+    assert capsys.readouterr().out == "=== 0123 attempt 1\nSegmentation fault\n"
+    (job,) = cluster.submitted
+    assert job["entrypoint"].endswith("logs tiny 0123 --tail 5 --results /results")
+    assert cluster.deleted == [job["submission_id"]]
+    assert cluster.carried == [{"orchestrator", "deyo"}]
+
+
+def test_explain_takes_the_spec_along(cluster: FakeJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = str(write_spec(tmp_path))
+    assert main.run(["explain", "0123", *ADDRESS]) == 2
+    assert "needs the spec" in capsys.readouterr().err
+    cluster.logs, cluster.states = [HEAD + "error: no run begins with '0123'\n"], ["FAILED", "FAILED"]
+    assert main.run(["explain", "0123", spec, *ADDRESS]) == 2
+    assert capsys.readouterr().err == "error: no run begins with '0123'\n"
+    assert cluster.submitted[0]["entrypoint"].endswith("explain 0123 sweep-spec.json --results /results")
+    assert cluster.carried == [{"orchestrator", "deyo", "sweep-spec.json"}]
+
+
+def test_status_has_the_counts_of_results_on_the_head(cluster: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + "tiny: 3/8 done, 0 failed, 5 left\n"]
+    assert main.run(["status", "tiny", *ADDRESS]) == 0
+    assert capsys.readouterr().out.splitlines() == ["tiny: 3/8 done, 0 failed, 5 left", "job: deyo-sweep-tiny RUNNING"]
+    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + 'a warning\n{"done": 3}\n']
+    assert main.run(["status", "tiny", "--json", *ADDRESS]) == 0
+    assert json.loads(capsys.readouterr().out) == {"done": 3, "job": "deyo-sweep-tiny RUNNING"}
+
+
+def test_a_sweep_that_has_no_results_yet_has_the_state_of_its_job(
+    cluster: FakeJobs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.states, cluster.logs = ["PENDING", "FAILED"], [HEAD + "error: no sweep 'tiny' under /results\n"]
+    assert main.run(["status", "tiny", *ADDRESS]) == 0
+    said = capsys.readouterr()
+    assert said.out == "job: deyo-sweep-tiny PENDING\n"
+    assert said.err == "no counts: error: no sweep 'tiny' under /results\n"
+
+
+def test_a_head_that_does_not_answer_is_not_waited_for(cluster: FakeJobs) -> None:
+    cluster.states = ["RUNNING"]
+    with pytest.raises(ClusterError, match=r"no answer to `deyo-sweep logs tiny` within 0 s"):
+        asking.ask_head(cluster, ["logs", "tiny"], patience=0.0)
+    assert cluster.stopped == cluster.deleted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.executors.growth import GROW_SECONDS, Growth, words
 from orchestrator.executors.layout import WorkerLayout
 
 
@@ -39,3 +40,54 @@ def test_a_gpu_worker_takes_no_more_cores_than_asked_for() -> None:
 def test_hosts_with_another_kind_of_gpu_get_no_workers(gpu_type: str, label: str, workers: int) -> None:
     labels = {"ray.io/accelerator-type": label} if label else {}
     assert WorkerLayout(device="gpu", gpu_type=gpu_type).on_node({"CPU": 8, "GPU": 4}, labels, True) == workers
+
+
+RAYS = ["A10G", "A100", "A100-40G", "H100", "H200", "L4", "RTX-PRO-6000"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "bundle", "said"),
+    [
+        (WorkerLayout(), {"GPU": 1.0, "CPU": 1.0}, "1 GPU and 1 CPU core"),
+        (WorkerLayout(device="cpu", cpus_per_worker=4), {"CPU": 4}, "4 CPU cores"),
+        (
+            WorkerLayout(device="gpu", gpu_type="NVIDIA H100 80GB HBM3", gpu_fraction=0.5, memory_gb=16),
+            {"GPU": 0.5, "accelerator_type:H100": 0.001, "CPU": 1.0, "memory": 16 * 2**30},
+            "0.5 GPU of type H100, 1 CPU core and 16 GB",
+        ),
+    ],
+)
+def test_an_autoscaler_is_asked_for_all_that_a_worker_takes(layout: WorkerLayout, bundle: dict, said: str) -> None:
+    assert layout.bundle(RAYS) == bundle
+    assert words(bundle) == said
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "name"),
+    [
+        ("h100", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("A100-40G", "A100-40G"),
+        ("NVIDIA GeForce RTX 5090", "GeForce-RTX-5090"),
+        ("NVIDIA L40S", "L40S"),
+    ],
+)
+def test_a_kind_of_gpu_is_asked_for_by_rays_name_of_it(gpu_type: str, name: str) -> None:
+    assert f"accelerator_type:{name}" in WorkerLayout(device="gpu", gpu_type=gpu_type).bundle(RAYS)
+
+
+def test_a_growing_cluster_is_waited_for_as_long_as_hosts_come() -> None:
+    growth = Growth(workers=3, bundle={"CPU": 1}, since=0.0)
+    assert growth.asked == "the autoscaler was asked for 3 workers, each with 1 CPU core"
+    assert growth.waits(0, GROW_SECONDS)
+    assert growth.waits(1, GROW_SECONDS + 1), "one came: the hour begins anew"
+    assert not growth.waits(1, 2 * GROW_SECONDS + 2)
+    assert "60 min ago" in growth.trouble(1, 2 * GROW_SECONDS + 2)
+    assert not growth.waits(3, 2 * GROW_SECONDS + 2)
+    assert growth.trouble(3, 9 * GROW_SECONDS) == ""
+
+
+def test_a_cluster_that_cannot_grow_is_not_waited_for() -> None:
+    growth = Growth(workers=3, bundle={"CPU": 1}, since=0.0, able=False)
+    assert not growth.waits(0, 1.0)
+    assert growth.trouble(0, 9 * GROW_SECONDS) == ""

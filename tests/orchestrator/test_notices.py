@@ -16,6 +16,7 @@ from deyo.cache import PreparedWarning
 from orchestrator.cli import main
 from orchestrator.executors.notices import heard
 from orchestrator.progress import RichProgress, Tally
+from orchestrator.told import Told
 from orchestrator.types import GroupTask, Notice, Slot
 
 
@@ -27,13 +28,24 @@ def test_a_disk_without_room_for_an_array_is_told_to_who_watches(
     spec, results = write_spec(tmp_path, methods="[no-adapt, tent]", seeds=[0, 1]), tmp_path / "results"
     with pytest.warns(PreparedWarning):
         assert main.run(["run", str(spec), "--in-process", "--results", str(results)]) == 0
-    told = [line for line in capfd.readouterr().out.splitlines() if "DEYO_CACHE=" in line]
-    assert sorted(line.split(":")[0] for line in told) == [
-        "digits-c/clean-test",
-        "digits-c/generated/contrast/5",
-        "digits-c/train",  # read by the pretraining, which has no log of its own
-    ]
-    assert all("the source is read at each run instead" in line for line in told)
+    said = capfd.readouterr().out.splitlines()
+    (told,) = [line for line in said if "DEYO_CACHE=" in line]
+    assert told.startswith("digits-c/train: ")  # read by the pretraining, which has no log of its own
+    assert "the source is read at each run instead" in told
+    (last,) = [line for line in said if "had no room" in line]
+    assert last.startswith("3 prepared arrays")
+    assert "digits-c/generated/contrast/5" in last
+    assert said.index(told) < said.index(last)
+
+
+def test_of_one_array_without_room_nothing_is_said_at_the_end() -> None:
+    said: list[str] = []
+    told = Told(said.append)
+    for text in ("a: no room", "a: no room", "no room on another host"):
+        told.hear(Notice(text=text, array="a"))
+    told.hear(Notice(text="something else"))
+    told.close()
+    assert said == ["a: no room", "something else"]
 
 
 def test_what_several_workers_say_is_shown_once() -> None:
@@ -64,5 +76,5 @@ def test_a_warning_is_heard_in_each_sweep_of_a_process() -> None:
                 warnings.warn("no room", PreparedWarning, stacklevel=1)
                 warnings.warn("something else", stacklevel=1)
         assert warnings.showwarning is shown
-    assert first == second == ["no room"]
+    assert first == second == [Notice(text="no room")]
     assert [str(warning.message) for warning in shown_too] == ["no room", "something else", "no room"]

@@ -9,17 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.attempts import pretraining_words
 from orchestrator.cli.main import run
 from orchestrator.driver import Options
+from orchestrator.executors.log_text import with_last_words
 from orchestrator.pretraining import Pretraining, pretraining_tasks
 from orchestrator.types import (
     Artifact,
     Event,
     Failure,
     FailureClass,
+    GroupTask,
     Notice,
+    PlannedRun,
     PretrainTask,
     RunConfig,
+    RunStatus,
     Slot,
     SlotJoined,
     SlotLost,
@@ -53,6 +58,8 @@ class ScriptedExecutor:
         self.script, self.folder = script, folder
         self.starts: list[tuple[str, str]] = []
         self.clock = 0.0
+        self.trouble = ""
+        self.excuses: list[str] = []
 
     @staticmethod
     def _slot(number: int) -> Slot:
@@ -82,6 +89,11 @@ class ScriptedExecutor:
         return events
 
     def cancel(self, task_id: str) -> None: ...
+
+    def want(self, tasks: int) -> None: ...
+
+    def excuse(self) -> str:
+        return self.excuses.pop() if self.excuses else ""
 
     def now(self) -> float:
         return self.clock
@@ -147,6 +159,30 @@ def test_without_a_worker_it_gives_up(tmp_path: Path) -> None:
     work = Pretraining(tasks=[task("a")], executor=executor, stuck_seconds=5)
     work.run()
     assert "no worker became free" in work.failed["a"].message
+
+
+def test_it_waits_for_hosts_that_are_on_their_way(tmp_path: Path) -> None:
+    lines: list[str] = []
+    executor = ScriptedExecutor(0, {}, tmp_path)
+    executor.excuses, executor.trouble = ["the autoscaler was asked"] * 100, "none came"
+    work = Pretraining(tasks=[task("a")], executor=executor, stuck_seconds=5, report=lines.append)
+    work.run()
+    assert executor.clock == pytest.approx(100 * 0.5 + 5, abs=1)
+    assert lines.count("waiting: the autoscaler was asked") == 1
+    assert work.failed["a"].message.endswith("none came")
+
+
+def test_a_dead_workers_last_words_are_in_the_log_of_each_run_or_with_the_pretraining() -> None:
+    lost = SlotLost(slot_id="s", failure=failure(FailureClass.WORKER_LOST))
+    (told,) = with_last_words(task("a"), "Segmentation fault\n", [lost])
+    assert isinstance(told, SlotLost)
+    assert pretraining_words(told.failure) == "why\n--- the worker died; the last that it printed:\nSegmentation fault"
+    run = PlannedRun(run_id="1", config=CONFIG, status=RunStatus.NEW)
+    group = GroupTask(task_id="g", runs=(run, replace(run, run_id="2")), attempts={"1": 1, "2": 1})
+    *logs, last = with_last_words(group, "Segmentation fault\n", [lost])
+    assert [e.message.run_id for e in logs] == ["1", "2"]  # type: ignore[union-attr]
+    assert last == lost
+    assert with_last_words(task("a"), "", [lost]) == [lost]
 
 
 def test_an_artifact_of_a_task_given_up_is_ignored(tmp_path: Path) -> None:

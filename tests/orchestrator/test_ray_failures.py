@@ -15,6 +15,9 @@ from engine_runs import tiny_spec
 from ray_workers import assert_undisturbed, driver_for, private_cluster, trouble, workers_of
 
 from orchestrator.driver import Driver
+from orchestrator.executors import oom
+from orchestrator.pretraining import Pretraining
+from orchestrator.types import PretrainTask
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -87,3 +90,44 @@ def test_a_run_that_does_not_fit_alone_fails_by_itself(executor: Any, folder: Pa
     outcome = driver.run()
     assert outcome.committed == 2
     assert {failure.kind.value for failure in outcome.failures.values()} == {"cuda-oom"}
+
+
+def test_what_a_worker_said_last_stays_with_the_pretraining_that_killed_it(executor: Any) -> None:
+    said: list[str] = []
+    task = PretrainTask(task_id="p", key="net", model="small-resnet-bn", benchmark="deadly", seed=0)
+    work = Pretraining(tasks=[task], executor=executor, report=said.append)
+    work.run()
+    assert work.failed["net"].kind.value == "worker-lost"
+    assert "deadly: the end of process" in said[-1]
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["the driver's host", "another host"])
+def test_what_the_kernel_ended_for_lack_of_memory_is_no_mere_loss_of_a_worker(
+    executor: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """The host's count of such ends rose while the worker was at work. It is the driver that is told a higher count
+    afterwards, or a lower one before: the count itself cannot be moved here."""
+    if here:
+        counted = tmp_path / "vmstat"
+        counted.write_text("oom_kill 7\n")
+        monkeypatch.setattr(oom, "VMSTAT", str(counted))
+    else:
+        monkeypatch.setattr(executor, "_here", "another")
+        asked = oom.Inquiry.at
+        monkeypatch.setattr(oom.Inquiry, "at", lambda node, before, *, here: asked(node, before - 1, here=here))
+    driver = driver_for(trouble("exit", seeds=1, once=str(tmp_path)), executor, folder)
+    outcome = driver.run()
+    assert (outcome.committed, outcome.exit_code) == (1, 0)
+    (failure,) = driver.store.failed.values()
+    assert failure.message.startswith("host-oom, tried again: the host's kernel ended the worker")
+    assert "trouble: exit" in driver.store.logs[next(iter(driver.store.commits)), 1]
+
+
+def test_a_worker_that_dies_on_another_host_with_memory_enough_is_lost(
+    executor: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_here", "another")
+    driver = driver_for(trouble("exit", seeds=1, once=str(tmp_path)), executor, folder)
+    assert driver.run().committed == 1
+    (failure,) = driver.store.failed.values()
+    assert failure.message.startswith("worker-lost, tried again")

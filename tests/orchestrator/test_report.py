@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from deyo.confidence import risk_coverage
 from orchestrator import open_results
+from orchestrator.analyses.pictures import encoded
 from orchestrator.cli.main import make_app
-from orchestrator.report import confidence_plots, facts, result_plots, stream_plots, style
+from orchestrator.report import analysis_plots, confidence_plots, facts, result_plots, stream_plots, style
 from orchestrator.report.curves import POINTS, WINDOWS, on_grid, read_curves, reduce
 from orchestrator.report.panels import panels, slug
 from orchestrator.tables.load import load
@@ -235,6 +236,32 @@ def test_risk_coverage_lines_are_the_engines(root):
         inside = s.group == group
         expected.append(np.interp(line.get_xdata() / 100, *risk_coverage(s.score[inside], s.correct[inside])))
     assert line.get_ydata() == pytest.approx(100 * np.mean(expected, axis=0))
+
+
+def test_variants_of_one_benchmark_have_curves_of_their_own(tmp_path):
+    place = {"corruption": None, "severity": None, "method": "no-adapt"}
+    options = [{"entropy_classes": 200}, {"entropy_classes": 1000}]
+    configs = [config(benchmark="imagenet-r", benchmark_options=o, **place) for o in options]
+    write_store(tmp_path, "s", configs, row, steps=STEPS, with_samples=True)
+    data, _ = load("s", str(tmp_path))
+    with style.styled():
+        found = confidence_plots.confidence_plots(data)
+    curves = [plot for plot in found if plot.name.startswith("risk-coverage")]
+    assert len({plot.name for plot in curves}) == 2
+    assert ["200" in plot.title for plot in curves] == [True, False]
+
+
+def test_variants_of_one_benchmark_have_pictures_of_their_own():
+    image = encoded(np.zeros((4, 4, 3), np.uint8))
+    kept = json.dumps({"examples": [{"views": {"original": image}}]})
+    place = {"benchmark": "waterbirds", "corruption": None, "model": "none", "method": "transforms"}
+    variants = [{"preprocessing": p} for p in ("official", "group_dro")]
+    configs = [config(**place, benchmark_options=options, severity=None) for options in variants]
+    data = sweep(configs, lambda c: 0.5, extra=lambda c: {"analysis": kept})
+    with style.styled():
+        found = analysis_plots.analysis_plots(data)
+    assert len({plot.name for plot in found}) == 2
+    assert ["official" in plot.title for plot in found] == [True, False]
 
 
 def test_quartiles_take_the_most_confident_first():

@@ -174,6 +174,31 @@ def test_failed_runs_are_tried_again_through_jobs(cluster: Cluster) -> None:
     assert open_results(results, "tiny").runs().num_rows == 3
 
 
+def test_results_on_the_head_are_asked_for_there(cluster: Cluster) -> None:
+    """The laptop sees no results: counts, logs and reasons come through the dashboard."""
+    results, to = str(cluster.folder / "remote"), ("--address", cluster.dashboard)
+    written = write_spec(cluster.folder, **troubles(2, action="raise"))
+    spec = str(written.with_name("remote.yaml"))
+    Path(spec).write_text(written.read_text().replace("name: tiny", "name: remote"))
+    assert cluster.sweep("submit", spec, *to, "--results", results, "--follow").returncode == 1
+    status = cluster.sweep("status", spec, *to)
+    assert "remote: 0/2 done, 2 failed, 0 left" in status.stdout, status.stdout + status.stderr
+    assert re.search(r"job: deyo-sweep-remote FAILED", status.stdout)
+    facts = json.loads(cluster.sweep("status", spec, "--json", *to).stdout)
+    assert (facts["failed"], facts["total"]) == (2, 2)
+    logs = cluster.sweep("logs", spec, *to)
+    assert logs.stdout.count("RuntimeError: trouble with image") >= 2, logs.stdout + logs.stderr
+    run = re.search(r"=== ([0-9a-f]+) attempt", logs.stdout)[1]
+    one = cluster.sweep("logs", "remote", run[:6], "--tail", "1", *to)
+    assert one.stdout.count("===") == 1, one.stderr
+    explained = cluster.sweep("explain", run, spec, *to)
+    assert f"{run}: failed" in explained.stdout, explained.stdout + explained.stderr
+    unknown = cluster.sweep("logs", "remote", "zzz", *to)
+    assert unknown.returncode == 2
+    assert "no run begins with 'zzz'" in unknown.stderr
+    assert "Traceback" not in unknown.stderr
+
+
 @pytest.mark.parametrize("verb", ["watch", "cancel", "status"])
 def test_a_job_that_was_never_submitted(cluster: Cluster, verb: str) -> None:
     told = cluster.sweep(verb, "never", "--address", cluster.dashboard, "--results", str(cluster.folder / "none"))

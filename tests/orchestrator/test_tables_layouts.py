@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -245,6 +246,31 @@ def test_aurc_is_of_the_worst_group_of_the_network_as_it_was():
     by_title = {r.title: line for r, line in zip(found.rows, found.cells)}
     ours = by_title["Patch PLPD (patch)"][0].summary.mean
     assert ours == pytest.approx(100 * aurc(mine.plpd.to_numpy(np.float64), mine.right.to_numpy()))
+
+
+def test_aurc_keeps_the_variants_of_one_benchmark_apart():
+    variants = [{"preprocessing": "official"}, {"preprocessing": "group_dro"}]
+    configs = [config(**BIASED, benchmark_options=o, method="no-adapt", seed=s) for o in variants for s in (0, 1)]
+    _, data = with_samples(configs)
+    found = make_tables(data, Request(layout="aurc"))[0]
+    assert [r.title for r in found.rows] == ["Entropy (No adapt.)"] * 2
+    assert [["official" in r.section, "group_dro" in r.section] for r in found.rows] == [[True, False], [False, True]]
+    assert [line[0].summary.n for line in found.cells] == [2, 2]
+
+
+def test_aurc_over_several_corruptions_is_the_mean_over_them():
+    table, data = with_samples([config(method="no-adapt", corruption=c) for c in ("fog", "frost")])
+    frame = table.to_pandas()
+    second = frame.run_id == f"{1:016x}"
+    frame.loc[second, "prediction"] = frame.loc[second, "label"].to_numpy()[::-1]
+    frame["group"] = np.int16(-1)
+    data = replace(data, samples=lambda ids: pa.Table.from_pandas(frame, schema=table.schema))
+    line = make_tables(data, Request(layout="aurc"))[0].cells[0]
+    runs = [part.sort_values("position") for _, part in frame.groupby("run_id")]
+    each = [aurc(-run.entropy.to_numpy(np.float64), (run.label == run.prediction).to_numpy()) for run in runs]
+    assert each[0] != each[1]
+    assert line[0].summary.mean == pytest.approx(100 * np.mean(each))
+    assert line[3].summary.mean == len(frame)
 
 
 def test_aurc_without_samples_says_what_to_do():

@@ -208,6 +208,8 @@ def beside_paper(**axes):
     "axes",
     [
         {**NOISE, "scenario_options": RESOLVED},
+        {**NOISE, "precision": "tf32", "protocol": "paper"},
+        {**NOISE, "scenario": "batch-size-1", "batch_size": 1},
         {**NOISE, "model": "vit-base-ln+paper", "scenario_options": {**RESOLVED, "each_image_once": False}},
         {**RENDITIONS, "benchmark_options": {"entropy_classes": 1000}, "scenario_options": RESOLVED},
         {**VISDA, "benchmark_options": {"classes": 1000}, "scenario_options": {**RESOLVED, "each_image_once": True}},
@@ -233,12 +235,29 @@ def test_runs_of_the_papers_own_setting_have_its_numbers(axes):
         ({**BIRDS, "model": "resnet50-bn+random-init"}, "random-init"),
         ({**BIRDS, "model": "resnet50-bn+epochs=4"}, "epochs=4"),
         ({**COLORED, "benchmark_options": {"numpy_seed": 7}}, '"numpy_seed": 7'),
+        ({**NOISE, "batch_size": 8}, '"batch_size": 8'),
+        ({**NOISE, "scenario": "batch-size-1"}, '"batch_size": 64'),
+        ({**NOISE, "precision": "bf16"}, '"precision": "bf16"'),
     ],
 )
 def test_runs_of_another_setting_do_not(axes, said):
     table, there = beside_paper(**axes)
     assert not there
     assert any(n.startswith("The paper has no number to compare with") and said in n for n in table.notes)
+
+
+def differences(table):
+    """The flags of our numbers' differences to the paper's."""
+    return {cell.flag for row in table.cells for cell in row if cell is not None and cell.signed}
+
+
+def test_runs_over_a_part_of_the_stream_are_marked_and_not_judged():
+    whole, part = (beside_paper(**NOISE, max_images=images)[0] for images in (None, 2000))
+    assert differences(whole) == {"outside"}
+    assert differences(part) == {"part"}
+    legend = "§ ours is over the beginning of the stream only"
+    assert legend in render([part], "text")
+    assert legend not in render([whole], "text")
 
 
 @pytest.mark.parametrize(

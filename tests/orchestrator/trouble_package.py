@@ -1,4 +1,5 @@
-"""An installed package whose methods ``trouble`` and ``greedy`` misbehave on demand: what workers must survive."""
+"""An installed package whose methods ``trouble`` and ``greedy`` misbehave on demand, and whose benchmark ``deadly``
+ends its process: what workers must survive."""
 
 from __future__ import annotations
 
@@ -94,6 +95,13 @@ class Greedy(NoAdapt):
         if int(self.steps) == 1 and len(self.settings) > self.settings[0].fits:
             raise torch.cuda.OutOfMemoryError(f"CUDA out of memory. {len(self.settings)} runs do not fit")
         return super().adapt(pixels)
+
+
+class Deadly:
+    @staticmethod
+    def describe(**options):
+        print(f"deadly: the end of process {os.getpid()}", flush=True)
+        os._exit(137)
 """
 
 
@@ -105,5 +113,6 @@ def install(folder: Path) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trouble\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[deyo.methods]\ntrouble = trouble_method:Trouble\ngreedy = trouble_method:Greedy\n"
+        "[deyo.benchmarks]\ndeadly = trouble_method:Deadly\n"
     )
     return folder

@@ -18,6 +18,7 @@ from orchestrator.tables.data import Entry, Replicate, SweepData
 from orchestrator.tables.layouts.base import Layout, LayoutOptions, unique_runs
 from orchestrator.tables.model import Cell, Column, Row, Table
 from orchestrator.tables.paper import adapts
+from orchestrator.tables.parts import cut
 from orchestrator.tables.pivot import spread_note
 from orchestrator.tables.provenance import caption
 from orchestrator.tables.statistics import Summary, mean_std
@@ -29,6 +30,18 @@ TITLES = {
     "patch": "Patch PLPD",
     "occlusion": "Occlusion PLPD",
 }
+
+
+APART = (
+    "benchmark_options",
+    "scenario",
+    "scenario_options",
+    "batch_size",
+    "protocol",
+    "precision",
+    "max_images",
+)
+"""Axes over which no curve is averaged, beside benchmark and network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +98,11 @@ def _by_statistics(entry: Entry) -> Entry:
     return replace(entry, axes={**entry.axes, "label": f"{entry.axes['settings']['statistics']} statistics"})
 
 
+def parts(found: Sequence[Score]) -> list[tuple[str, list[Score]]]:
+    """(title, scores) of each part whose curves may be averaged: one network on one benchmark as it was set up."""
+    return cut(found, APART, lambda s: s.entry, named=("benchmark", "model"))
+
+
 def worst_group(found: Sequence[Score]) -> int | None:
     """The group with the lowest accuracy of the network as it was pretrained: of the runs that adapt nothing, else
     of all runs; None where there are no groups.
@@ -104,15 +122,12 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
             "risk and coverage need each sample's entropy and PLPD, and no run of this sweep recorded samples: add "
             "`samples: true` to its spec and run it again"
         )
-    sections: dict[tuple[str, str], list[Score]] = {}
-    for score in found:
-        axes = score.entry.axes
-        sections.setdefault((axes["benchmark"], axes["model"]), []).append(score)
+    sections = parts(found)
     rows, cells, groups = [], [], []
-    for (benchmark, model), members in sections.items():
-        group = worst_group(members)
+    for where, members in sections:
+        group, benchmark = worst_group(members), members[0].entry.axes["benchmark"]
         groups.append("all samples" if group is None else f"group {group}, the worst of {benchmark}")
-        section = f"{benchmark}, {model}" if len(sections) > 1 else ""
+        section = where if len(sections) > 1 else ""
         for (confidence, label), same in in_order(members).items():
             title = f"{TITLES.get(confidence, confidence)} ({names.title('label', label)})"
             rows.append(Row(title=title, section=section, key={"confidence": confidence, "label": label}))
@@ -137,10 +152,12 @@ def build(data: SweepData, options: LayoutOptions) -> list[Table]:
 
     each = [
         table
-        for (benchmark, model), members in sections.items()
-        for table in by_group(members, f"{data.sweep}: {benchmark}, {model}", options.pivot.ddof)
+        for where, members in sections
+        for table in by_group(members, f"{data.sweep}: {where}", options.pivot.ddof)
     ]
-    expected = max(len({s.entry.replicate for s in same}) for same in in_order(found).values())
+    expected = max(
+        len({s.entry.replicate for s in same}) for _, members in sections for same in in_order(members).values()
+    )
     return [
         mark_best(table).with_notes(
             "Samples sorted by confidence, ties in stream order; AURC is the mean risk over all coverages, E-AURC "
@@ -166,24 +183,27 @@ def in_order(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
 
 
 def grouped(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
-    """Scores by confidence and label. Runs that watched the same samples for other scores count once."""
+    """Scores of a part by confidence and label. Runs that watched the same samples for other scores count once."""
     found: dict[tuple[str, str], dict[tuple[Any, ...], Score]] = {}
     for s in members:
         axes = s.entry.axes
-        sample = (axes["benchmark"], axes["model"], axes["corruption"], axes["severity"], s.entry.replicate)
+        sample = (axes["corruption"], axes["severity"], s.entry.replicate)
         found.setdefault((s.confidence, axes["label"]), {}).setdefault(sample, s)
     return {key: list(same.values()) for key, same in found.items()}
 
 
 def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, ...]:
-    values: dict[str, dict[Replicate, float]] = {"aurc": {}, "excess": {}, "accuracy": {}, "samples": {}}
+    """AURC, E-AURC, accuracy (means over a replicate's conditions) and samples (their sum)."""
+    found: dict[Replicate, list[tuple[float, ...]]] = {}
     for s in same:
         chosen = slice(None) if group is None else s.group == group
         score, correct = s.score[chosen], s.correct[chosen]
-        values["aurc"][s.entry.replicate] = 100 * aurc(score, correct)
-        values["excess"][s.entry.replicate] = 100 * excess_aurc(score, correct)
-        values["accuracy"][s.entry.replicate] = 100 * float(np.mean(correct))
-        values["samples"][s.entry.replicate] = float(len(correct))
+        measured = (aurc(score, correct), excess_aurc(score, correct), float(np.mean(correct)))
+        found.setdefault(s.entry.replicate, []).append((*(100 * m for m in measured), float(len(correct))))
+    values: dict[str, dict[Replicate, float]] = {"aurc": {}, "excess": {}, "accuracy": {}, "samples": {}}
+    for replicate, runs in found.items():
+        for name, column in zip(values, np.array(runs).T):
+            values[name][replicate] = float(column.sum() if name == "samples" else column.mean())
     entries = tuple(s.entry for s in same)
     return tuple(
         Cell(summary=_summary(v, ddof), decimals=0 if n == "samples" else 2, thousands=n == "samples", entries=entries)

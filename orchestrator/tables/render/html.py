@@ -13,7 +13,7 @@ WIDE = 12
 
 
 def render(tables: Sequence[Table], *, width: int = 100, color: bool = False) -> str:
-    """A ``<figure>`` for each table. Classes: wide, section, best, second, outside, unclear, std,
+    """A ``<figure>`` for each table. Classes: wide, section, best, second, outside, unclear, part, std,
     interval, short, and rows' kinds."""
     return "\n".join(_table(t) for t in tables)
 

@@ -38,6 +38,7 @@ _SPECIAL = {
     "†": r"\ensuremath{\dagger}",
     "‡": r"\ensuremath{\ddagger}",
     "≈": r"\ensuremath{\approx}",
+    "§": r"\S{}",
     "×": r"\ensuremath{\times}",
     "≤": r"\ensuremath{\leq}",
     "≥": r"\ensuremath{\geq}",
