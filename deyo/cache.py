@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from deyo.cache_build import CHUNK, Progress, drop_rows, fill, locked
+from deyo.decode_children import cores
 from deyo.types import DataError, ImageSet
 
 FORMAT = 1  # of the folder's contents; part of every config hash
@@ -122,7 +122,7 @@ def open_images(
         return _direct(recipe, source, _unreadable(source) if skip_bad else {})
     with locked(final.with_suffix(".lock"), lambda: progress and progress(recipe.name, -1, source.shape[0])):
         if not (final / "meta.json").is_file():
-            _build(recipe, source, final, skip_bad, workers or os.cpu_count() or 1, progress)
+            _build(recipe, source, final, skip_bad, workers or cores(), progress)
     return _load(final, recipe.name, skip_bad)
 
 
@@ -136,7 +136,7 @@ def prepare(
 ) -> list[ImageSet]:
     """Build what ``benchmark`` needs for ``conditions`` (corruption, severity), by default all of them.
 
-    ``workers`` threads read files or make corruptions (default: one a core); ``device`` makes corruptions.
+    ``workers`` processes decode files, or threads make corruptions (default: one a core); ``device`` makes corruptions.
     A benchmark of an installed package may have no recipes: it is then only opened.
     """
     if conditions is None:
