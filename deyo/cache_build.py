@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from deyo.decode_children import CHILD_IMAGES, Children
 
 CHUNK = 128  # images that one process or thread reads at a time
 _FLUSH_SECONDS = 2.0
+_AHEAD_NICE = 10
 
 Progress = Callable[[str, int, int], None]
 """Called with the recipe's name, images done, images in all; a negative count of done images says "waiting for
@@ -62,12 +64,13 @@ def fill(
     refuse: Callable[[Bad], None] | None,
     workers: int,
     progress: Progress | None,
-    nice: int = 0,
+    ahead: bool = False,
 ) -> Bad:
     """Read what is missing of ``partial``'s ``pixels.npy``; returns the unreadable images.
 
     ``refuse`` is called with those found, and raises; None goes on without them. ``progress`` is called every couple
-    of seconds, and may raise to end it. ``nice``: by how much child processes let others go first.
+    of seconds, and may raise to end it. ``ahead``: nobody waits for it; child processes decode, if there are any, and
+    let others go first.
     """
     count = source.shape[0]
     chunks = -(-count // CHUNK)
@@ -79,7 +82,7 @@ def fill(
     pixels = np.lib.format.open_memmap(file, mode="r+")
     done = np.memmap(marks, dtype=np.uint8, mode="r+", shape=(chunks,))
     bad = _read_bad(partial / "bad.jsonl")
-    with closing(_read_chunks(source, file, pixels, np.flatnonzero(done == 0), workers, nice)) as finished:
+    with closing(_read_chunks(source, file, pixels, np.flatnonzero(done == 0), workers, ahead)) as finished:
         for chunk_list, unreadable in finished:
             if unreadable and refuse is not None:
                 refuse(unreadable)
@@ -101,16 +104,16 @@ def _read_bad(path: Path) -> Bad:
 
 
 def _read_chunks(
-    source: Readable, file: Path, pixels: np.ndarray, chunks: np.ndarray, workers: int, nice: int
+    source: Readable, file: Path, pixels: np.ndarray, chunks: np.ndarray, workers: int, ahead: bool
 ) -> Iterator[tuple[list[int], Bad]]:
     """Read ``chunks`` of ``source`` into ``pixels``, the array of ``file``; yields finished ones with what was
-    unreadable. Children decode what is portable, where there is enough for two of them."""
+    unreadable. Children decode what is portable, where there is enough for two of them, or ``ahead``."""
     if not getattr(source, "portable", False):
         with _torch_on_one_core() as one_core:
             yield from _finished_chunks(lambda chunk: _read_chunk(source, pixels, chunk), chunks, workers, one_core)
         return
     count = min(workers, len(chunks) * CHUNK // CHILD_IMAGES)
-    with Children(file, nice=nice) if count > 1 else nullcontext() as children:
+    with Children(file, nice=_AHEAD_NICE if ahead else 0) if count > 1 or ahead else nullcontext() as children:
         read = functools.partial(_read_chunk, source, pixels, children=children)
         yield from _finished_chunks(read, chunks, count if children else workers)
 
@@ -142,8 +145,10 @@ def _finished_chunks(
 ) -> Iterator[tuple[list[int], Bad]]:
     """Run ``read`` over ``chunks`` in threads, which ``begin`` with that; yields finished ones together, every couple
     of seconds."""
-    pool = ThreadPoolExecutor(max(1, min(workers, len(chunks))), initializer=begin)
-    pending: set[Future[tuple[int, Bad]]] = {pool.submit(read, int(c)) for c in chunks}
+    threads = max(1, min(workers, len(chunks)))
+    pool = ThreadPoolExecutor(threads, initializer=begin)
+    queue = map(int, chunks)  # handed out bit by bit: Python does not end before all that was
+    pending: set[Future[tuple[int, Bad]]] = {pool.submit(read, chunk) for chunk in islice(queue, 2 * threads)}
     try:
         while pending:
             ready: list[int] = []
@@ -151,6 +156,7 @@ def _finished_chunks(
             deadline = time.monotonic() + _FLUSH_SECONDS
             while pending and (left := deadline - time.monotonic()) > 0:
                 finished, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+                pending |= {pool.submit(read, chunk) for chunk in islice(queue, len(finished))}
                 for future in finished:
                     chunk, reasons = future.result()
                     ready.append(chunk)
