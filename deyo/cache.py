@@ -9,9 +9,9 @@ Layout: ``<cache>/prepared/<recipe name>/<config hash>-<source hash>/{pixels,lab
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from deyo.cache_build import CHUNK, Progress, drop_rows, fill, locked
+from deyo.decode_children import cores
 from deyo.types import DataError, ImageSet
 
 FORMAT = 1  # of the folder's contents; part of every config hash
 _SPARE_BYTES = 64 << 20  # left free on the disk
+_AHEAD_TIMES, _AHEAD_SPARE = 3, 1 << 30  # an array made ahead must fit so often into what is free beside this
 
 
 class PreparedWarning(UserWarning):
@@ -38,6 +40,10 @@ class NoRoomWarning(PreparedWarning):
     def __init__(self, array: str, text: str) -> None:
         super().__init__(text)
         self.array = array
+
+
+class NotAheadError(Exception):
+    """An array that nobody waits for is not made now; whoever needs it makes it then."""
 
 
 class Source(Protocol):
@@ -106,11 +112,14 @@ def open_images(
     workers: int | None = None,
     progress: Progress | None = None,
     build: bool = True,
+    ahead: bool = False,
 ) -> ImageSet:
     """The images of ``recipe``, prepared under ``cache`` first if they are not yet.
 
     Where the disk has no room, the set reads its source each time instead, slower, with a ``NoRoomWarning``.
     With ``build`` False so does every set that is not prepared: its files are listed and checked, none is decoded.
+    ``ahead``: nobody waits for it yet. Then NotAheadError is raised if it is not prepared and child processes cannot
+    do it, if another thread or process does, or if room is scarce.
     Raises ``DataError`` if the source is missing (and was never prepared), wrong, or has unreadable images
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
     """
@@ -125,12 +134,22 @@ def open_images(
     final = finals[0]
     if not build:
         return _direct(recipe, source, {})
+    if ahead and not (getattr(source, "portable", False) and _much_room(cache, source)):
+        raise NotAheadError(recipe.name)
     if free_bytes(cache) < _bytes(source) + _SPARE_BYTES - _partial_bytes(final):
         _tell_no_room(recipe, source, cache)
         return _direct(recipe, source, _unreadable(source) if skip_bad else {})
-    with locked(final.with_suffix(".lock"), lambda: progress and progress(recipe.name, -1, source.shape[0])):
+
+    def waiting() -> None:
+        if ahead:
+            raise NotAheadError(recipe.name)
+        if progress is not None:
+            progress(recipe.name, -1, source.shape[0])
+
+    with locked(final.with_suffix(".lock"), waiting):
         if not (final / "meta.json").is_file():
-            _build(recipe, source, final, skip_bad, workers or os.cpu_count() or 1, progress)
+            how: dict[str, Any] = {"workers": workers or cores(), "progress": progress, "ahead": ahead}
+            _build(recipe, source, final, skip_bad, **how)
     return _load(final, recipe.name, skip_bad)
 
 
@@ -144,7 +163,7 @@ def prepare(
 ) -> list[ImageSet]:
     """Build what ``benchmark`` needs for ``conditions`` (corruption, severity), by default all of them.
 
-    ``workers`` threads read files or make corruptions (default: one a core); ``device`` makes corruptions.
+    ``workers`` processes decode files, or threads make corruptions (default: one a core); ``device`` makes corruptions.
     A benchmark of an installed package may have no recipes: it is then only opened.
     """
     if conditions is None:
@@ -197,6 +216,16 @@ def _partial_bytes(final: Path) -> int:
     """Bytes that an interrupted build already holds on the disk."""
     pixels = final.with_suffix(".partial") / "pixels.npy"
     return pixels.stat().st_blocks * 512 if pixels.is_file() else 0
+
+
+def _much_room(cache: Path, source: Source) -> bool:
+    """Whether the disk has room for ``source`` several times over, beside all that is being prepared."""
+    promised = 0
+    for pixels in (cache / "prepared").rglob("*.partial/pixels.npy"):
+        with contextlib.suppress(FileNotFoundError):  # it was finished meanwhile
+            state = pixels.stat()
+            promised += max(0, state.st_size - state.st_blocks * 512)
+    return free_bytes(cache) - promised >= _AHEAD_TIMES * _bytes(source) + _AHEAD_SPARE
 
 
 def _load(path: Path, name: str, skip_bad: bool) -> ImageSet:
@@ -262,13 +291,11 @@ def _fingerprint(recipe: Recipe, source: Source, bad: Mapping[int, str]) -> str:
     return digest(recipe.config_hash, source.fingerprint, sorted(bad))
 
 
-def _build(
-    recipe: Recipe, source: Source, final: Path, skip_bad: bool, workers: int, progress: Progress | None
-) -> None:
+def _build(recipe: Recipe, source: Source, final: Path, skip_bad: bool, **how: Any) -> None:
     partial = final.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
     refuse = None if skip_bad else lambda bad: _refuse(recipe.name, bad.values())
-    bad = fill(recipe.name, source, partial, refuse=refuse, workers=workers, progress=progress)
+    bad = fill(recipe.name, source, partial, refuse=refuse, **how)
     kept = _kept(source.shape[0], bad)
     if bad:
         drop_rows(partial / "pixels.npy", kept)

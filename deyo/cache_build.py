@@ -1,21 +1,26 @@
-"""How a prepared array comes to be: in chunks, by threads, resumable, under a lock (see ``deyo.cache``)."""
+"""How a prepared array comes to be: in chunks, by processes or threads, resumable, locked (see ``deyo.cache``)."""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-CHUNK = 128  # images that one thread reads at a time
+from deyo.decode_children import CHILD_IMAGES, Children
+
+CHUNK = 128  # images that one process or thread reads at a time
 _FLUSH_SECONDS = 2.0
+_AHEAD_NICE = 10
 
 Progress = Callable[[str, int, int], None]
 """Called with the recipe's name, images done, images in all; a negative count of done images says "waiting for
@@ -26,7 +31,11 @@ Bad = dict[int, str]
 
 
 class Readable(Protocol):
-    """What a build needs of a ``deyo.cache.Source``."""
+    """What a build needs of a ``deyo.cache.Source``.
+
+    One that is ``portable`` (false where it does not say) also has ``part(indices)``: what can be pickled, and read
+    without PyTorch in another process, by its own ``read()``.
+    """
 
     shape: tuple[int, int, int, int]
 
@@ -55,10 +64,13 @@ def fill(
     refuse: Callable[[Bad], None] | None,
     workers: int,
     progress: Progress | None,
+    ahead: bool = False,
 ) -> Bad:
     """Read what is missing of ``partial``'s ``pixels.npy``; returns the unreadable images.
 
-    ``refuse`` is called with those found, and raises; None goes on without them.
+    ``refuse`` is called with those found, and raises; None goes on without them. ``progress`` is called every couple
+    of seconds, and may raise to end it. ``ahead``: nobody waits for it; child processes decode, if there are any, and
+    let others go first.
     """
     count = source.shape[0]
     chunks = -(-count // CHUNK)
@@ -70,24 +82,18 @@ def fill(
     pixels = np.lib.format.open_memmap(file, mode="r+")
     done = np.memmap(marks, dtype=np.uint8, mode="r+", shape=(chunks,))
     bad = _read_bad(partial / "bad.jsonl")
-
-    def read(chunk: int) -> tuple[int, Bad]:
-        indices = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, count))
-        images, unreadable = source.read(indices)
-        pixels[indices[0] : indices[-1] + 1] = images
-        return chunk, {int(indices[position]): reason for position, reason in unreadable.items()}
-
-    for chunk_list, unreadable in _finished_chunks(read, np.flatnonzero(done == 0), workers):
-        if unreadable and refuse is not None:
-            refuse(unreadable)
-        pixels.flush()
-        with (partial / "bad.jsonl").open("a") as log:
-            log.writelines(json.dumps(item) + "\n" for item in unreadable.items())
-        bad |= unreadable
-        done[chunk_list] = 1
-        done.flush()
-        if progress is not None:
-            progress(name, min(int(done.sum()) * CHUNK, count), count)
+    with closing(_read_chunks(source, file, pixels, np.flatnonzero(done == 0), workers, ahead)) as finished:
+        for chunk_list, unreadable in finished:
+            if unreadable and refuse is not None:
+                refuse(unreadable)
+            pixels.flush()
+            with (partial / "bad.jsonl").open("a") as log:
+                log.writelines(json.dumps(item) + "\n" for item in unreadable.items())
+            bad |= unreadable
+            done[chunk_list] = 1
+            done.flush()
+            if progress is not None:
+                progress(name, min(int(done.sum()) * CHUNK, count), count)
     return bad
 
 
@@ -97,23 +103,60 @@ def _read_bad(path: Path) -> Bad:
     return dict(map(json.loads, path.read_text().splitlines()))
 
 
-def _finished_chunks(
-    read: Callable[[int], tuple[int, Bad]], chunks: np.ndarray, workers: int
+def _read_chunks(
+    source: Readable, file: Path, pixels: np.ndarray, chunks: np.ndarray, workers: int, ahead: bool
 ) -> Iterator[tuple[list[int], Bad]]:
-    """Run ``read`` over ``chunks`` in threads; yields finished ones together, every couple of seconds.
+    """Read ``chunks`` of ``source`` into ``pixels``, the array of ``file``; yields finished ones with what was
+    unreadable. Children decode what is portable, where there is enough for two of them, or ``ahead``."""
+    if not getattr(source, "portable", False):
+        with _torch_on_one_core() as one_core:
+            yield from _finished_chunks(lambda chunk: _read_chunk(source, pixels, chunk), chunks, workers, one_core)
+        return
+    count = min(workers, len(chunks) * CHUNK // CHILD_IMAGES)
+    with Children(file, nice=_AHEAD_NICE if ahead else 0) if count > 1 or ahead else nullcontext() as children:
+        read = functools.partial(_read_chunk, source, pixels, children=children)
+        yield from _finished_chunks(read, chunks, count if children else workers)
 
-    Each thread keeps PyTorch to itself on one core, for the parallelism is over chunks.
-    """
+
+def _read_chunk(source: Readable, pixels: np.ndarray, chunk: int, children: Children | None = None) -> tuple[int, Bad]:
+    left = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(pixels)))
+    unread = children.read(source.part(left), int(left[0])) if children else None  # type: ignore[attr-defined]
+    if unread is not None:
+        left = left[unread]  # once more in this process: its word is the one that counts
+    if not len(left):
+        return chunk, {}
+    images, unreadable = source.read(left)
+    pixels[slice(left[0], left[-1] + 1) if unread is None else left] = images
+    return chunk, {int(left[position]): reason for position, reason in unreadable.items()}
+
+
+@contextmanager
+def _torch_on_one_core() -> Iterator[Callable[[], None]]:
+    """What to call in each thread that reads, so that it keeps PyTorch to itself: the parallelism is over chunks."""
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(max(1, min(workers, len(chunks))), initializer=torch.set_num_threads, initargs=(1,))
-    pending: set[Future[tuple[int, Bad]]] = {pool.submit(read, int(c)) for c in chunks}
+    try:
+        yield functools.partial(torch.set_num_threads, 1)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _finished_chunks(
+    read: Callable[[int], tuple[int, Bad]], chunks: np.ndarray, workers: int, begin: Callable[[], None] | None = None
+) -> Iterator[tuple[list[int], Bad]]:
+    """Run ``read`` over ``chunks`` in threads, which ``begin`` with that; yields finished ones together, every couple
+    of seconds."""
+    threads = max(1, min(workers, len(chunks)))
+    pool = ThreadPoolExecutor(threads, initializer=begin)
+    queue = map(int, chunks)  # handed out bit by bit: Python does not end before all that was
+    pending: set[Future[tuple[int, Bad]]] = {pool.submit(read, chunk) for chunk in islice(queue, 2 * threads)}
     try:
         while pending:
             ready: list[int] = []
             unreadable: Bad = {}
             deadline = time.monotonic() + _FLUSH_SECONDS
-            while pending and time.monotonic() < deadline:
-                finished, pending = wait(pending, timeout=_FLUSH_SECONDS, return_when=FIRST_COMPLETED)
+            while pending and (left := deadline - time.monotonic()) > 0:
+                finished, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+                pending |= {pool.submit(read, chunk) for chunk in islice(queue, len(finished))}
                 for future in finished:
                     chunk, reasons = future.result()
                     ready.append(chunk)
@@ -121,7 +164,6 @@ def _finished_chunks(
             yield ready, unreadable
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
 
 
 def drop_rows(file: Path, kept: np.ndarray) -> None:

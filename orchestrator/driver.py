@@ -52,9 +52,11 @@ from orchestrator.types import (
     PretrainTask,
     ProbeTask,
     Rows,
+    RunConfig,
     RunFailed,
     RunFinished,
     RunStatus,
+    Slot,
     SlotIdle,
     SlotJoined,
     SlotLost,
@@ -209,6 +211,7 @@ class Driver:
             locations=self.options.locations,
             artifacts=self._artifacts(assignment.jobs),
             skip_bad=self.options.skip_bad,
+            ahead=self._ahead(assignment.slot),
         )
 
     def _artifacts(self, jobs: tuple[Job, ...]) -> dict[str, Artifact]:
@@ -236,7 +239,11 @@ class Driver:
             checkpoint_seconds=self.options.checkpoint_seconds,
             skip_bad=self.options.skip_bad,
             width=assignment.width,
+            ahead=self._ahead(assignment.slot),
         )
+
+    def _ahead(self, slot: Slot) -> tuple[RunConfig, ...]:
+        return tuple(job.run.config for job in self.scheduler.upcoming(slot))
 
     def _task_id(self) -> str:
         self._tasks += 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deyo.types import Benchmark, ConfigError, DataError, ImageSet, Method, MethodContext, Network, StepRecord, Stream
 from orchestrator import checkpoints, engine, provenance
 from orchestrator.attempts import classify
+from orchestrator.grouping import needs_source
 from orchestrator.rows import BatchRows, SampleRows
 from orchestrator.types import (
     Checkpoint,
@@ -88,6 +89,7 @@ def run_group(task: GroupTask, state: WorkerState) -> Iterator[Message]:
             if len(task.runs) == 1:
                 raise
             yield RunFailed(run_id=run.run_id, failure=classify(error))
+    state.ahead.want(task, state)
     by_shape: dict[tuple[Any, ...], list[Member]] = {}
     for member in members:
         by_shape.setdefault(member.shape, []).append(member)
@@ -102,6 +104,7 @@ def probe(task: ProbeTask, state: WorkerState) -> Iterator[MemoryMeasured]:
     network = state.network(task, config, benchmark)
     images = state.image_set(benchmark, config)
     stream = _stream(config, images)
+    state.ahead.want(task, state)
     for runs in (1, 2):
         state.methods.clear()
         state.reset_peak()
@@ -233,7 +236,7 @@ def _method(
         precision=config.precision,
         class_columns=benchmark.class_columns,
         entropy_classes=getattr(benchmark, "entropy_classes", None),
-        source=benchmark.source_images() if any(_needs_source(run.config) for run in runs) else None,
+        source=benchmark.source_images() if any(needs_source(run.config) for run in runs) else None,
         options={"fisher_kept": state.fisher_kept},
     )
     if state.device.type != "cuda":
@@ -243,11 +246,6 @@ def _method(
     compile = images * benchmark.image_size**2 >= COMPILE_FROM_PIXELS
     key = (network.sha256, columns, benchmark.image_size)
     return state.methods.get(config.method, context, settings, key=key, compile=compile)
-
-
-def _needs_source(config: RunConfig) -> bool:
-    """Whether the method measures something on clean source images first (EATA's Fisher matrix)."""
-    return bool(config.settings.get("fisher_strength"))
 
 
 def _restore(members: Sequence[Member], copies: int, method: Method) -> Iterator[Message]:

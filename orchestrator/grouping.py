@@ -43,6 +43,19 @@ def images_key(config: RunConfig) -> str:
     return f"{config.benchmark}{options}/{part}/{config.severity}"
 
 
+def needs_source(config: RunConfig) -> bool:
+    """Whether the method measures something on clean source images first (EATA's Fisher matrix)."""
+    return bool(config.settings.get("fisher_strength"))
+
+
+def data_keys(config: RunConfig) -> tuple[str, ...]:
+    """Names all that a run of ``config`` reads: its images, and clean source images if it needs them."""
+    if not needs_source(config):
+        return (images_key(config),)
+    options = canonical(config.benchmark_options) if config.benchmark_options else ""
+    return (images_key(config), f"{config.benchmark}{options}/source")
+
+
 def group_key(config: RunConfig) -> GroupKey:
     """Compatibility of runs: method, network, shapes, stream length, precision.
 

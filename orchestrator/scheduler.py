@@ -13,8 +13,10 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.gpu_kinds import same_kind
+from orchestrator.grouping import data_keys
 from orchestrator.pool import Bucket, GroupKey, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
+from orchestrator.upcoming import upcoming
 from orchestrator.widths import Widths, card
 
 _PICKY_SCAN = 32
@@ -66,6 +68,7 @@ class Scheduler:
     _pretraining: list[tuple[int, float, int, PretrainTask, str]] = field(default_factory=list)
     _picky: deque[Job] = field(default_factory=deque)
     _nodes: dict[str, int] = field(default_factory=dict)
+    _data: dict[str, set[str]] = field(default_factory=dict)
     _ticket: int = 0
 
     # What there is to do
@@ -142,6 +145,7 @@ class Scheduler:
         self._nodes[place.slot.node] -= 1
         if not self._nodes[place.slot.node]:
             del self._nodes[place.slot.node]
+            self._data.pop(place.slot.node, None)
         return place.slot
 
     def finished(self, slot_id: str) -> None:
@@ -172,8 +176,21 @@ class Scheduler:
                     del self._idle[gpu][slot_id]
                     self._places[slot_id].jobs = len(assignment.jobs)
                     self.running += len(assignment.jobs)
+                    self._note_data(assignment)
                     return assignment
         return None
+
+    def upcoming(self, slot: Slot) -> tuple[Job, ...]:
+        """Jobs whose images, new to its host, the slot will most likely need next (see ``orchestrator.upcoming``)."""
+        place, known = self._places[slot.slot_id], self._data.get(slot.node, frozenset())
+        pools = [pool for gpu, pool in self._pools.items() if _fits(gpu, slot)]
+        return upcoming(pools, place.network, place.images, known, self.stopped)
+
+    def _note_data(self, assignment: Assignment) -> None:
+        """What a host's groups read is, or will be, prepared there."""
+        known = self._data.setdefault(assignment.slot.node, set())
+        for job in assignment.jobs:
+            known.update(data_keys(job.run.config))
 
     def _assign(self, place: _Place) -> Assignment | None:
         slot = place.slot

@@ -186,7 +186,11 @@ def executor_for(asked: Resources, place: Place, *, sweep: str, tasks: int) -> I
     if place.in_process:
         from orchestrator.executors.inline import InlineExecutor
 
-        yield InlineExecutor(_own_state())
+        inline = InlineExecutor(_own_state())
+        try:
+            yield inline
+        finally:
+            inline.close()
         return
     from orchestrator.cluster import existing_cluster, local_cluster
 

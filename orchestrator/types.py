@@ -198,7 +198,8 @@ class GroupTask:
 
     ``width`` is the R of their forwards: what the group has less of is filled up with copies (0: as many as the
     runs). ``locations`` are the paths of data and weights by name; ``artifacts`` are the checkpoints that the runs
-    start from, by ``Artifact.key``. ``checkpoint_seconds`` is the time between checkpoints of a long run.
+    start from, by ``Artifact.key``. ``checkpoint_seconds`` is the time between checkpoints of a long run. ``ahead`` are
+    runs of later tasks, one for each image set that may be prepared meanwhile, soonest first.
     """
 
     task_id: str
@@ -210,17 +211,22 @@ class GroupTask:
     checkpoint_seconds: float = 120.0
     skip_bad: bool = False
     width: int = 0
+    ahead: tuple[RunConfig, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeTask:
-    """Measures what memory a few steps of ``run`` take at small group sizes; yields ``MemoryMeasured``."""
+    """Measures what memory a few steps of ``run`` take at small group sizes; yields ``MemoryMeasured``.
+
+    ``ahead`` as in ``GroupTask``.
+    """
 
     task_id: str
     run: PlannedRun
     locations: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     skip_bad: bool = False
+    ahead: tuple[RunConfig, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

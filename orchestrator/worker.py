@@ -20,9 +20,11 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from deyo.benchmarks import default_cache
+from deyo.benchmarks.base import BaseBenchmark
 from deyo.fast import MethodPool
 from deyo.types import Benchmark, ImageSet, Method, Network
 from orchestrator import engine, provenance
+from orchestrator.ahead import Ahead
 from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import read_artifact
 from orchestrator.gpu_images import GpuImages
@@ -68,15 +70,17 @@ class WorkerState:
     """A worker's device and what it keeps between tasks.
 
     ``gpu_share`` is the part of the GPU that is the worker's own, and ``image_share`` the part of that for resident
-    images; on a CPU they stay where the benchmark keeps them (memory-mapped). ``group_memory`` holds for each captured
-    method the most bytes that one of its groups took: only the first one, which captures, shows them. ``broken`` says
-    that the process cannot be used again.
+    images; on a CPU they stay where the benchmark keeps them (memory-mapped). ``decoders`` are the processes that may
+    decode images for it (None: one a core). ``group_memory`` holds for each captured method the most bytes that one of
+    its groups took: only the first one, which captures, shows them. ``broken`` says that the process cannot be used
+    again.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     cache: Path | None = None
     gpu_share: float = 1.0
     image_share: float = 0.35
+    decoders: int | None = None
     device_uuid: str = ""
     visible_devices: str | None = None
     benchmarks: Resident[Benchmark] = field(default_factory=lambda: Resident(4))
@@ -86,6 +90,7 @@ class WorkerState:
     fisher_kept: dict[Hashable, torch.Tensor] = field(default_factory=dict)
     group_memory: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     broken: bool = False
+    ahead: Ahead = field(default_factory=Ahead)
 
     def __post_init__(self) -> None:
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -114,7 +119,10 @@ class WorkerState:
 
         def make() -> Benchmark:
             kwargs: dict[str, Any] = dict(options) | ({"skip_bad": True} if skip_bad else {})
-            return engine.open_benchmark(name, roots=roots, cache=self.cache, **kwargs)
+            opened = engine.open_benchmark(name, roots=roots, cache=self.cache, **kwargs)
+            if isinstance(opened, BaseBenchmark):
+                opened.workers = self.decoders
+            return opened
 
         return self.benchmarks.get((name, canonical(options), canonical(roots), skip_bad), make)
 
@@ -193,6 +201,7 @@ def execute(task: Task, state: WorkerState) -> Iterator[Message]:
     from orchestrator.group_run import probe, run_group
 
     state.check_device()
+    state.ahead.begin(task)
     if isinstance(task, PretrainTask):
         yield _pretrain(task, state)
     elif isinstance(task, ProbeTask):

@@ -39,13 +39,15 @@ class BaseBenchmark(ABC):
     """A benchmark over recipes; subclasses say how each part is opened, and which ``OPTIONS`` it has.
 
     ``workers``, ``device`` and ``progress`` are for ``deyo.cache.prepare``; with ``build`` False, sets are opened but
-    not prepared (``deyo.cache.open_images``). Opened sets are kept: asking twice is free.
+    not prepared, and with ``ahead``, for later (``deyo.cache.open_images``). Opened sets are kept: asking twice is
+    free, also for a shallow copy.
     """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
     class_columns: np.ndarray | None = None
     entropy_classes: int | None = None  # the C of thresholds such as 0.4 · ln C, where it is not the number of logits
     roots: Mapping[str, Path] = {}  # of other benchmarks whose images may be needed, as far as they were named
+    DECODES: ClassVar[bool] = False  # whether image files are decoded, which takes long enough to be done ahead
     data_version = 1  # grows in a subclass whose reading of the same files changes; arrays are then made anew
 
     def __init__(self, info: BenchmarkInfo, *, root: Path | None, cache: Path, skip_bad: bool = False) -> None:
@@ -56,6 +58,7 @@ class BaseBenchmark(ABC):
         self.device = "cpu"
         self.progress: Progress | None = None
         self.build = True
+        self.ahead = False
         self._opened: dict[str, ImageSet] = {}
 
     @property
@@ -116,6 +119,7 @@ class BaseBenchmark(ABC):
                 workers=self.workers,
                 progress=self.progress,
                 build=self.build,
+                ahead=self.ahead,
             )
         return self._opened[recipe.name]
 

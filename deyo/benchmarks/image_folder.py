@@ -38,6 +38,7 @@ class ImageFolder(BaseBenchmark):
     59.5 % without it, 6.6 % and 31 % through it.
     """
 
+    DECODES = True
     OPTIONS: ClassVar = GENERATED_OPTIONS | {
         "image_size": Option(default=224, allowed="at most resize; 32 or more with generate", doc="side in pixels"),
         "resize": Option(default=256, doc="pixels of the shorter side, before the middle image_size is taken"),

@@ -23,6 +23,7 @@ LAYOUT = "val/<wnid>/*.JPEG, 50 images for each of 1,000 classes"
 class ImageNet(BaseBenchmark):
     """The 50,000 validation images: shorter side 256, middle 224."""
 
+    DECODES = True
     PER_CLASS = 50
 
     @staticmethod
@@ -53,6 +54,8 @@ class ImageNet(BaseBenchmark):
 class ImageNetTarget(BaseBenchmark):
     """What shifted versions of ImageNet share: their clean source images are ImageNet's."""
 
+    DECODES = True
+
     def source_images(self) -> ImageSet:
         """Clean validation images.
 
@@ -69,5 +72,5 @@ class ImageNetTarget(BaseBenchmark):
         if root is None:
             root = next((Path(place) for place in beside if place.is_dir()), None)
         clean = ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad)
-        clean.workers, clean.progress, clean.build = self.workers, self.progress, self.build
+        clean.workers, clean.progress, clean.build, clean.ahead = self.workers, self.progress, self.build, self.ahead
         return clean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from deyo.benchmarks.decoding import FilePart
+from deyo.benchmarks.transforms import Transform, is_own
 from deyo.cache import digest
 from deyo.corruptions import corrupt, jpeg_round_trip
 from deyo.types import ImageSet
@@ -84,7 +86,7 @@ class FileSource:
         files: Sequence[Path],
         labels: np.ndarray,
         size: int,
-        transform: Callable[[Image.Image], Image.Image],
+        transform: Transform,
         *,
         root: Path,
         groups: np.ndarray | None = None,
@@ -94,29 +96,19 @@ class FileSource:
         self.files, self.labels, self.groups = files, labels.astype(np.int64), groups
         self.shape = (len(files), size, size, 3)
         self._transform, self._exact = transform, exact_size
+        self.portable = type(self) is FileSource and is_own(transform)
         names = [file.relative_to(root).as_posix() for file in files]
         self.fingerprint = digest(
             names, self.labels, [] if groups is None else groups, *[file.read_bytes() for file in sample_of(files)]
         )
 
-    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
-        images = np.zeros((len(indices), *self.shape[1:]), dtype=np.uint8)
-        bad: dict[int, str] = {}
-        for position, index in enumerate(indices):
-            file = self.files[int(index)]
-            try:
-                images[position] = self._decode(file)
-            except (OSError, SyntaxError, ValueError) as error:
-                bad[position] = f"{file} ({error})"
-        return images, bad
+    def part(self, indices: np.ndarray) -> FilePart:
+        """The files at int64 ``indices`` [n]; any process can read them if the source is ``portable``."""
+        files = [self.files[int(index)] for index in indices]
+        return FilePart(files=files, shape=self.shape[1:], transform=self._transform, exact=self._exact)
 
-    def _decode(self, file: Path) -> np.ndarray:
-        with Image.open(file) as opened:
-            if self._exact is not None and opened.size != (self._exact, self._exact):
-                raise ValueError(
-                    f"expected {self._exact}x{self._exact} pixels, found {'x'.join(map(str, opened.size))}"
-                )
-            return np.asarray(self._transform(opened.convert("RGB")))
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+        return self.part(indices).read()
 
 
 class EncodedSource:

@@ -26,6 +26,7 @@ _COLUMNS = ("img_filename", "y", "split", "place")
 class Waterbirds(BaseBenchmark):
     """Birds on land and water backgrounds; group = 2 · y + place."""
 
+    DECODES = True
     OPTIONS: ClassVar = {
         "preprocessing": Option(
             default="official",

@@ -3,9 +3,10 @@
     python -m experiments.benchmarks.feeding [--device cpu] [--images 4000] [--out FILE]
 
 Images of 224×224. ``published`` is what the authors' code does for every epoch anew (PIL, ToTensor, Normalize, 2
-worker processes, which is its default); ``decode`` is what this project does once; the gathers are what each run does
-then, through ``deyo.loop.adapt`` with a method that computes nothing, from a memory-mapped array and, on a GPU, from
-an array that is resident there. Files and arrays are in the page cache.
+worker processes, which is its default); ``decode once`` is what this project does, in child processes, their start
+included (beside it in threads, and with 1 worker in this process); the gathers are what each run does then, through
+``deyo.loop.adapt`` with a method that computes nothing, from a memory-mapped array and, on a GPU, from an array that
+is resident there. Files and arrays are in the page cache.
 """
 
 from __future__ import annotations
@@ -90,10 +91,14 @@ def published_feed(folder: Path, workers: int, device: torch.device, seconds: fl
     return done / (time.perf_counter() - start)
 
 
-def decode(root: Path, images: int, target: Path, workers: int) -> float:
-    """Images/s of preparing an array of the first files under ``root``, which is left at ``target``/pixels.npy."""
+def decode(root: Path, images: int, target: Path, workers: int, *, threads: bool = False) -> float:
+    """Images/s of preparing an array of the first files under ``root``, which is left at ``target``/pixels.npy.
+
+    ``threads``: as sources are read that child processes cannot read.
+    """
     files = sorted(root.rglob("*.JPEG"))[:images]
     source = FileSource(files, np.zeros(len(files), dtype=np.int64), SIZE, center_crop(SIZE), root=root)
+    source.portable = not threads
     target.mkdir()
     start = time.perf_counter()
     fill("benchmark", source, target, refuse=None, workers=workers, progress=None)
@@ -137,6 +142,8 @@ def rows(device: torch.device, images: int, seconds: float, folder: Path) -> Ite
         count = images if workers == cores else max(CHUNK, images // 8)
         speed = decode(classes, count, folder / f"array{workers}", workers)
         yield {"what": "decode once", "workers": workers, "images_per_second": speed}
+    speed = decode(classes, images, folder / "threads", cores, threads=True)
+    yield {"what": "decode once, in threads", "workers": cores, "images_per_second": speed}
     mapped = np.load(folder / f"array{cores}" / "pixels.npy", mmap_mode="r")
     for runs in (1, 4):
         speed = gather(mapped, runs, device, seconds)

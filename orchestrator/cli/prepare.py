@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deyo.types import ImageSet
     from orchestrator.data_needs import DataNeeds
 
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Threads (default: one a core).")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes or threads (default: one a core).")]
 Device = Annotated[str, typer.Option("--device", help="Where corruptions are made: cpu, or cuda.")]
 
 

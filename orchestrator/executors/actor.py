@@ -17,6 +17,9 @@ from orchestrator.types import Artifact, Failure, GroupTask, Message, ProbeTask,
 BUNDLE_SECONDS = 2.0
 """Messages are sent together, at the latest after this time."""
 
+LEAST_DECODERS = 16
+"""Processes that a worker may start to decode images if the host has as many cores, whatever its share of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
@@ -73,13 +76,15 @@ class Worker:
         import torch
 
         torch.set_num_threads(config.threads)
+        from deyo.decode_children import cores
         from orchestrator.worker import WorkerState
 
         device = torch.device("cpu")
         if config.gpu and not config.fake_gpu:
             device = _assigned_gpu(config.gpu)
         cache, share = Path(config.cache) if config.cache else None, min(config.gpu or 1.0, 1.0)
-        self.state = WorkerState(device=device, cache=cache, gpu_share=share)
+        decoders = max(config.threads, min(cores(), LEAST_DECODERS))
+        self.state = WorkerState(device=device, cache=cache, gpu_share=share, decoders=decoders)
 
     def hello(self) -> WorkerFacts:
         """Facts about this worker; answering says that it is ready."""

@@ -67,6 +67,7 @@ class InlineExecutor:
             failure = make_failure(FailureClass.CANCELLED, "cancelled")
             self._events.append(TaskEnded(task_id=task_id, slot_id=self.slot.slot_id, failure=failure))
             self._task = self._messages = None
+            self.state.ahead.stop()
 
     def expected(self) -> int:
         return 1
@@ -82,3 +83,4 @@ class InlineExecutor:
 
     def close(self) -> None:
         self._task = self._messages = None
+        self.state.ahead.stop()

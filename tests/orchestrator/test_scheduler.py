@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.scheduler import Scheduler
-from orchestrator.types import PretrainTask
+from orchestrator.types import PretrainTask, Slot
 from orchestrator.widths import Widths
 
 
@@ -300,3 +300,72 @@ def test_every_run_is_assigned_exactly_once(
     assert scheduler.pending == 0
     assert scheduler.running == 0
     assert scheduler.idle == slots
+
+
+def ahead_of(scheduler: Scheduler, where: Slot) -> list[str]:
+    return [j.run.config.corruption for j in scheduler.upcoming(where)]
+
+
+def test_upcoming_names_image_sets_that_the_host_has_not_met_soonest_first() -> None:
+    scheduler = Scheduler(group_limit=lambda config, slot: 2)
+    here, there = slot("s0", node="n0"), slot("s1", node="n1")
+    for number, corruption in enumerate(("fog", "fog", "snow", "frost", "fog", "contrast", "jpeg")):
+        scheduler.add(job(number, corruption=corruption))
+    scheduler.add(job(9, corruption="pixelate", method="eata", cost=100.0))
+    scheduler.join(here)
+    assert scheduler.next().jobs[0].run.config.corruption == "pixelate"  # the longest
+    assert ahead_of(scheduler, here) == ["fog", "snow", "frost"]
+    scheduler.finished("s0")
+    assert [j.run.config.corruption for j in scheduler.next().jobs] == ["fog", "fog"]
+    assert ahead_of(scheduler, here) == ["snow", "frost", "contrast"]
+    scheduler.join(there)
+    assert [j.run.config.corruption for j in scheduler.next().jobs] == ["snow", "frost"]
+    assert ahead_of(scheduler, here) == ["contrast", "jpeg"]
+    assert ahead_of(scheduler, there) == ["contrast", "jpeg", "fog"]
+
+
+def test_upcoming_leaves_out_kinds_that_were_stopped() -> None:
+    scheduler = Scheduler()
+    scheduler.join(slot())
+    for number, (corruption, method) in enumerate((("fog", "tent"), ("snow", "eata"), ("frost", "tent"))):
+        scheduler.add(job(number, corruption=corruption, method=method))
+    scheduler.next()
+    assert ahead_of(scheduler, slot()) == ["frost", "snow"]
+    scheduler.stop(job(1, method="eata").kind)
+    assert ahead_of(scheduler, slot()) == ["frost"]
+
+
+def test_clean_source_images_count_as_a_set() -> None:
+    scheduler = Scheduler()
+    scheduler.join(slot())
+    measured = {"learning_rate": 0.001, "fisher_strength": 2000.0}
+    for number, settings_of in enumerate(({}, measured, measured)):
+        scheduler.add(job(number, corruption="fog", method="eata" if settings_of else "tent", settings=settings_of))
+    assert scheduler.next().jobs[0].run.config.method == "eata"
+    assert ahead_of(scheduler, slot()) == []
+    other = Scheduler()
+    other.join(slot())
+    other.add(job(0, corruption="fog", settings={}, cost=9.0))
+    other.add(job(1, corruption="fog", method="eata", settings=measured))
+    other.next()
+    assert [j.run.config.method for j in other.upcoming(slot())] == ["eata"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([1.0, 5.0])), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_asking_what_comes_changes_nothing(drawn: list[tuple[int, int, float]]) -> None:
+    def groups(ask: bool) -> list[list[int]]:
+        scheduler = Scheduler(group_limit=lambda config, slot: 3)
+        for number, (corruption, method, cost) in enumerate(drawn):
+            scheduler.add(job(number, corruption=f"c{corruption}", method=f"m{method}", cost=cost))
+        for name in ("s0", "s1"):
+            scheduler.join(slot(name))
+        found = []
+        while (assignment := scheduler.next()) is not None:
+            if ask:
+                scheduler.upcoming(assignment.slot)
+            found.append([j.run.config.seed for j in assignment.jobs])
+            scheduler.finished(assignment.slot.slot_id)
+        return found
+
+    assert groups(ask=True) == groups(ask=False)
