@@ -140,13 +140,14 @@ class RayExecutor:
         starting = sum(actor.slot is None for actor in self._actors.values())
         if self.quota == 0 and any(self._places(node) for node in self._nodes.values()):
             return "other sweeps of this cluster go first"
-        if starting and not any(count >= _GIVE_UP_STARTS for count in self._failures.values()):
+        if any(count >= _GIVE_UP_STARTS for count in self._failures.values()):
+            return ""
+        if starting:
             return f"{starting} workers are starting, or wait for resources that others hold"
         if self.growth is not None:
-            workers = len(self._actors)
-            if self.growth.waits(workers, self.now()):
+            if self.growth.waits(self.now()):
                 return self.growth.asked
-            self.trouble = self.growth.trouble(workers, self.now()) or self.trouble
+            self.trouble = self.growth.trouble(self.now()) or self.trouble
         return ""
 
     def now(self) -> float:
@@ -196,6 +197,8 @@ class RayExecutor:
                 return  # the first answer comes within one look
         self._dismiss()
         self._hire()
+        if self.growth is not None:
+            self.growth.see(len(self._actors), self.now())
 
     def _places(self, node: dict[str, Any]) -> int:
         any_gpu = any(n["Resources"].get("GPU") for n in self._nodes.values())

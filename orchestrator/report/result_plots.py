@@ -147,10 +147,13 @@ def _curve(table: Table, setting: str, levels: Sequence[tuple[str, float]] = ())
     return [Plot(name=slug("sensitivity", setting), title=table.stub, caption=caption, figure=figure)]
 
 
+SPEED_AXES = ("benchmark", "benchmark_options", "model", "scenario", "batch_size", "precision")
+
+
 def speed(data: SweepData, options: PivotOptions = PivotOptions()) -> list[Plot]:
     """Images per second of each method, a plot for each part."""
     found = []
-    for title, part in panels(unique_runs(data), ("benchmark", "model", "scenario", "batch_size", "precision")):
+    for title, part in panels(unique_runs(data), SPEED_AXES):
         labels = names.ordered("label", part.values("label"))
         rows = [(label, _summary(part, label, metric("images_per_second"), options)) for label in labels]
         rows = [(label, s) for label, s in rows if s.mean is not None]

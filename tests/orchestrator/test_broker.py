@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.executors import broker
 from orchestrator.executors.broker import FORGET_SECONDS, Broker, Claim, claim_of, shares
+from orchestrator.executors.growth import Growth
+from orchestrator.executors.layout import WorkerLayout
+from orchestrator.executors.ray import RayExecutor
 from orchestrator.session import worker_layout
 from orchestrator.specmodel import Resources
 
@@ -106,3 +110,23 @@ class Still:
     """A thread that does not run."""
 
     def start(self) -> None: ...
+
+
+def excuse_of(nodes: list[dict[str, Any]], *, failed_starts: int = 0, grows: bool = True) -> str:
+    """What an executor with no workers and no share says on a cluster that was asked to grow by two GPUs."""
+    executor = object.__new__(RayExecutor)  # without a Ray to connect to
+    executor.layout, executor.quota, executor.trouble, executor._actors = WorkerLayout(device="gpu", gpus=2), 0, "", {}
+    executor._nodes = {str(n): node for n, node in enumerate(nodes)}
+    executor._failures = Counter({"0": failed_starts})
+    executor.growth = Growth(workers=2, bundle={"GPU": 1.0}, since=executor.now(), able=grows)
+    return executor.excuse()
+
+
+def test_a_head_alone_waits_for_the_autoscaler_and_not_for_other_sweeps() -> None:
+    assert excuse_of([host()]).startswith("the autoscaler was asked for 2 workers")
+    assert excuse_of([host()], grows=False) == ""
+    assert excuse_of([host(), host(2)]) == "other sweeps of this cluster go first"
+
+
+def test_workers_that_cannot_start_are_not_waited_for() -> None:
+    assert excuse_of([host()], failed_starts=9) == ""

@@ -79,15 +79,26 @@ def test_a_kind_of_gpu_is_asked_for_by_rays_name_of_it(gpu_type: str, name: str)
 def test_a_growing_cluster_is_waited_for_as_long_as_hosts_come() -> None:
     growth = Growth(workers=3, bundle={"CPU": 1}, since=0.0)
     assert growth.asked == "the autoscaler was asked for 3 workers, each with 1 CPU core"
-    assert growth.waits(0, GROW_SECONDS)
-    assert growth.waits(1, GROW_SECONDS + 1), "one came: the hour begins anew"
-    assert not growth.waits(1, 2 * GROW_SECONDS + 2)
-    assert "60 min ago" in growth.trouble(1, 2 * GROW_SECONDS + 2)
-    assert not growth.waits(3, 2 * GROW_SECONDS + 2)
-    assert growth.trouble(3, 9 * GROW_SECONDS) == ""
+    assert growth.waits(GROW_SECONDS)
+    growth.see(1, GROW_SECONDS + 1)
+    assert growth.waits(2 * GROW_SECONDS), "one came: the hour begins anew"
+    assert not growth.waits(2 * GROW_SECONDS + 2)
+    assert "60 min ago" in growth.trouble(2 * GROW_SECONDS + 2)
+    growth.see(3, 2 * GROW_SECONDS + 3)
+    assert not growth.waits(2 * GROW_SECONDS + 4), "all are there"
+    assert growth.trouble(9 * GROW_SECONDS) == ""
+    growth.see(0, 9 * GROW_SECONDS)
+    assert growth.waits(10 * GROW_SECONDS), "all are lost: others may come"
+
+
+def test_a_kind_of_gpu_that_never_comes_is_named_as_its_node_types_have_to() -> None:
+    bundle = WorkerLayout(device="gpu", gpu_type="h100").bundle(RAYS)
+    told = Growth(workers=1, bundle=bundle, since=0.0).trouble(GROW_SECONDS + 1)
+    assert told.startswith("the autoscaler was asked for 1 worker with 1 GPU of type H100 and 1 CPU core 60 min ago")
+    assert told.endswith("with the resource accelerator_type:H100?")
 
 
 def test_a_cluster_that_cannot_grow_is_not_waited_for() -> None:
     growth = Growth(workers=3, bundle={"CPU": 1}, since=0.0, able=False)
-    assert not growth.waits(0, 1.0)
-    assert growth.trouble(0, 9 * GROW_SECONDS) == ""
+    assert not growth.waits(1.0)
+    assert growth.trouble(9 * GROW_SECONDS) == ""
