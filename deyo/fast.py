@@ -7,6 +7,7 @@ rounding that another order of the same operations brings.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from deyo.graphed import GraphedFunction, capturing, warm_up
 from deyo.methods import create_method
-from deyo.methods.base import LockstepMethod, run_stages
+from deyo.methods.base import RUNS_NETWORK, LockstepMethod, run_stages
 from deyo.methods.memo import MEMO
+from deyo.model import RunsNetwork
 from deyo.types import Method, MethodContext, StepReport
 
 INDUCTOR: dict[str, bool] = {}
@@ -124,13 +126,8 @@ class GraphRunner:
 
     def _run_plainly(self, method: LockstepMethod, pixels: Tensor) -> None:
         """A short batch is not worth a compilation."""
-        try:
-            for owner, name, plain, _ in self.compiled:
-                setattr(owner, name, plain)
+        with plain(method):
             run_stages(method, pixels)
-        finally:
-            for owner, name, _, compiled in self.compiled:
-                setattr(owner, name, compiled)
 
     def _compile(self, method: LockstepMethod) -> None:
         network = method.network
@@ -188,20 +185,20 @@ class MethodPool:
         self, name: str, context: MethodContext, settings: Sequence[Any], *, key: Hashable, compile: bool
     ) -> Method:
         """As ``create_method``, accelerated. ``key`` must differ where networks or class columns do."""
-        fresh = create_method(name, context, settings)
-        if not can_accelerate(fresh):
-            return fresh
         place = (key, name, context.runs, context.batch_size, context.precision, compile, _shaping(settings))
         kept = self._kept.get(place)
-        if kept is None:
-            self._make_room()
-            kept = self._kept[place] = accelerate(fresh, compile=compile)
-        elif isinstance(kept, MEMO):
-            if kept.adopt(fresh):
+        if isinstance(kept, LockstepMethod):
+            renew(kept, context, settings)
+        else:
+            fresh = create_method(name, context, settings)
+            if not can_accelerate(fresh):
+                return fresh
+            if kept is None:
+                self._make_room()
+                kept = self._kept[place] = accelerate(fresh, compile=compile)
+            elif kept.adopt(fresh):
                 gc.collect()
                 torch.compiler.reset()
-        else:
-            transplant(fresh, kept)
         self._kept.move_to_end(place)
         return kept
 
@@ -221,6 +218,32 @@ class MethodPool:
         self._made += 1
         if self._made % METHODS_BETWEEN_RESETS == 0:  # what is captured needs no compiled code any more
             torch.compiler.reset()
+
+
+def renew(kept: LockstepMethod, context: MethodContext, settings: Sequence[Any]) -> None:
+    """Make ``kept`` (captured) start anew with the runs of ``context``: its network, shapes and method are the same.
+
+    A copy of the network on the device is what a method takes longest to make, so that this one is used again.
+    """
+    kept.network.reset()
+    with plain(kept):
+        again = {RUNS_NETWORK: kept.network} if isinstance(kept.network, RunsNetwork) else {}
+        options = {**context.options, **again}
+        transplant(type(kept)(dataclasses.replace(context, options=options), settings), kept)
+    kept.context = context
+
+
+@contextlib.contextmanager
+def plain(method: LockstepMethod) -> Iterator[None]:
+    """Without compiled code for the block: for what is not worth a compilation."""
+    compiled = getattr(method.runner, "compiled", ())
+    try:
+        for owner, name, function, _ in compiled:
+            setattr(owner, name, function)
+        yield
+    finally:
+        for owner, name, _, function in compiled:
+            setattr(owner, name, function)
 
 
 def transplant(fresh: LockstepMethod, kept: LockstepMethod) -> None:

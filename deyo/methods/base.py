@@ -21,6 +21,9 @@ from deyo.precision import check_profile, numerics
 from deyo.protocols import Situation
 from deyo.types import ConfigError, MethodContext, StepReport
 
+RUNS_NETWORK = "runs_network"
+"""Option of a context: the ``RunsNetwork`` to use, at its source values; without it a method makes its own."""
+
 
 @dataclass(kw_only=True)
 class Forward:
@@ -75,7 +78,9 @@ class LockstepMethod:
         self.context = context
         self.settings = list(settings)
         self.device = context.device
-        self.network = RunsNetwork(context, self._shared("adapted") if self.adapts else None)
+        self.network = context.options.get(RUNS_NETWORK) or RunsNetwork(
+            context, self._shared("adapted") if self.adapts else None
+        )
         if self.adapts:
             self.optimizer = RunSGD(self.network.theta, self._each("learning_rate"), self._each("momentum"))
         self.seeds = torch.tensor([int(s) for s in context.seeds], dtype=torch.int64, device=self.device)

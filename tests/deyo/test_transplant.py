@@ -6,14 +6,15 @@ import gc
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parity_cases import network_for, rgb
 
 from deyo import fast
-from deyo.fast import GraphRunner, MethodPool, _shaping, transplant
+from deyo.fast import GraphRunner, MethodPool, _shaping, renew, transplant
 from deyo.methods import create_method, settings_class
-from deyo.types import MethodContext, Network
+from deyo.types import ImageSet, MethodContext, Network
 
 
 def build(name: str, network: Network, seeds: list[int], **settings: Any) -> Any:
@@ -50,6 +51,52 @@ def test_a_transplanted_method_equals_a_fresh_one(name: str, other: dict[str, An
         assert torch.equal(kept.report.passed_both, expected.report.passed_both)
     for key, value in expected.state_dict().items():
         assert torch.equal(torch.nan_to_num(kept.state_dict()[key]), torch.nan_to_num(value)), key
+
+
+@pytest.mark.parametrize("name", ["bn-adapt", "tent", "eata", "sar", "deyo", "no-adapt"])
+def test_a_renewed_method_equals_a_new_one_and_keeps_its_network(name: str) -> None:
+    """EATA measures its Fisher matrix on the network that is used again: at its source values, not compiled."""
+    source = network_for("network_bn")[0]
+    pixels = rgb(network_for("network_bn")[1].reshape(-1, 32, 32)[:16]).expand(2, -1, -1, -1, -1)
+    clean = clean_images("network_bn")
+
+    def context(seeds: list[int]) -> MethodContext:
+        return MethodContext(network=source, seeds=seeds, batch_size=16, precision="float64", source=clean)
+
+    settings = [settings_class(name)(**({} if name in ("bn-adapt", "no-adapt") else {"learning_rate": 0.02}))] * 2
+    kept = create_method(name, context([0, 1]), settings)
+    kept.runner = GraphRunner(compile=True)
+    network, calls = kept.network, []
+
+    class Compiled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(len(x))
+            return network.module(x)
+
+    compiled = Compiled()
+    kept.runner.compiled = [(network, "forward_module", network.module, compiled)]
+    network.forward_module = compiled
+    for _ in range(3):
+        fast.run_stages(kept, pixels)
+    before = len(calls)
+    assert before >= 3
+    renew(kept, context([5, 6]), settings)
+    assert len(calls) == before
+    assert kept.network is network
+    assert network.forward_module is compiled
+    assert kept.context.seeds == [5, 6]
+    expected = create_method(name, context([5, 6]), settings)
+    for key, value in expected.state_dict().items():
+        assert torch.equal(torch.nan_to_num(kept.state_dict()[key]), torch.nan_to_num(value)), key
+    for _ in range(3):
+        fast.run_stages(kept, pixels)
+        kept.steps += 1
+        assert torch.equal(kept.logits, expected.step(pixels))
+
+
+def clean_images(name: str) -> ImageSet:
+    images = rgb(network_for(name)[2].reshape(-1, 32, 32))[0].permute(0, 2, 3, 1).numpy()
+    return ImageSet(name="clean", pixels=images, labels=np.zeros(len(images), dtype=np.int64), fingerprint="clean")
 
 
 def test_settings_that_leave_a_term_out_are_captured_apart() -> None:
