@@ -95,6 +95,7 @@ class Children:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._none = True
         for child in self._all:
             child.close()
 

@@ -19,7 +19,7 @@ from deyo.benchmarks.base import BaseBenchmark
 from deyo.cache import NotAheadError
 from deyo.cache_build import locked
 from orchestrator import engine
-from orchestrator.grouping import data_keys, needs_source
+from orchestrator.grouping import images_key, needs_source, source_keys
 from orchestrator.rows import canonical
 from orchestrator.types import GroupTask, ProbeTask, RunConfig, Task
 
@@ -153,4 +153,5 @@ def _own(task: Task) -> list[RunConfig]:
 def _keys(task: Task, config: RunConfig) -> frozenset[Hashable]:
     """Names what ``config`` reads, where ``task`` says that data lies, and with the same images left out."""
     skip_bad = isinstance(task, GroupTask | ProbeTask) and task.skip_bad
-    return frozenset((key, canonical(dict(task.locations)), skip_bad) for key in data_keys(config))
+    where = canonical(dict(task.locations))
+    return frozenset((key, where, skip_bad) for key in (images_key(config), *source_keys(config)))

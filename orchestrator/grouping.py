@@ -48,12 +48,12 @@ def needs_source(config: RunConfig) -> bool:
     return bool(config.settings.get("fisher_strength"))
 
 
-def data_keys(config: RunConfig) -> tuple[str, ...]:
-    """Names all that a run of ``config`` reads: its images, and clean source images if it needs them."""
+def source_keys(config: RunConfig) -> tuple[str, ...]:
+    """Names the clean source images that a run of ``config`` reads, if it does."""
     if not needs_source(config):
-        return (images_key(config),)
+        return ()
     options = canonical(config.benchmark_options) if config.benchmark_options else ""
-    return (images_key(config), f"{config.benchmark}{options}/source")
+    return (f"{config.benchmark}{options}/source",)
 
 
 def group_key(config: RunConfig) -> GroupKey:

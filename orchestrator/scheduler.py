@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.gpu_kinds import same_kind
-from orchestrator.grouping import data_keys
 from orchestrator.pool import Bucket, GroupKey, Job, Level, Pool
 from orchestrator.types import PretrainTask, RunConfig, Slot
-from orchestrator.upcoming import upcoming
+from orchestrator.upcoming import data_keys, upcoming
 from orchestrator.widths import Widths, card
 
 _PICKY_SCAN = 32
@@ -190,7 +189,7 @@ class Scheduler:
         """What a host's groups read is, or will be, prepared there."""
         known = self._data.setdefault(assignment.slot.node, set())
         for job in assignment.jobs:
-            known.update(data_keys(job.run.config))
+            known.update(data_keys(job))
 
     def _assign(self, place: _Place) -> Assignment | None:
         slot = place.slot

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from itertools import chain, islice
 
-from orchestrator.grouping import data_keys
+from orchestrator.grouping import source_keys
 from orchestrator.pool import Bucket, Job, Level, Pool
 
 SETS = 3
@@ -17,6 +17,11 @@ SETS = 3
 
 _LOOK = 256
 """Queues of runs that are looked at for one slot."""
+
+
+def data_keys(job: Job) -> tuple[str, ...]:
+    """Names all image sets that a run reads."""
+    return (job.images, *source_keys(job.run.config))
 
 
 def upcoming(
@@ -29,7 +34,7 @@ def upcoming(
     found: list[Job] = []
     seen: set[str] = set()
     for job in islice(_heads(pools, network, images), _LOOK):
-        fresh = {key for key in data_keys(job.run.config) if key not in known} - seen
+        fresh = {key for key in data_keys(job) if key not in known and key not in seen}
         if fresh and job.kind not in stopped:
             found.append(job)
             seen |= fresh

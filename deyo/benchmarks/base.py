@@ -107,6 +107,11 @@ class BaseBenchmark(ABC):
         """The test images without a corruption, where they are known."""
         return self.source_images()
 
+    def _asked_alike(self, other: BaseBenchmark) -> BaseBenchmark:
+        """``other``, whose images this benchmark needs, to be opened in the same way as its own."""
+        other.workers, other.progress, other.build, other.ahead = self.workers, self.progress, self.build, self.ahead
+        return other
+
     def _counted_classes(self) -> int:
         raise DataError(f"{self.name}: the number of classes is not known")
 

@@ -57,20 +57,20 @@ class ImageNetTarget(BaseBenchmark):
     DECODES = True
 
     def source_images(self) -> ImageSet:
-        """Clean validation images.
+        """Clean validation images, listed at the first call.
 
         From the root named for ``imagenet``, DEYO_DATA_IMAGENET, DEYO_DATA/imagenet, or ``imagenet`` beside this data.
         """
         try:
-            return self._clean().images()
+            if "source" not in self._opened:
+                self._opened["source"] = self._clean().images()
+            return self._opened["source"]
         except DataError as error:
             raise DataError(f"{self.name} needs clean source images (EATA's Fisher matrix): {error}") from None
 
-    def _clean(self) -> ImageNet:
+    def _clean(self) -> BaseBenchmark:
         root = find_root("imagenet", self.roots.get("imagenet"))
         beside = [] if self.root is None else [self.root / "val", self.root.parent / "imagenet"]
         if root is None:
             root = next((Path(place) for place in beside if place.is_dir()), None)
-        clean = ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad)
-        clean.workers, clean.progress, clean.build, clean.ahead = self.workers, self.progress, self.build, self.ahead
-        return clean
+        return self._asked_alike(ImageNet(ImageNet.describe(), root=root, cache=self.cache, skip_bad=self.skip_bad))

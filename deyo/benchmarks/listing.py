@@ -42,12 +42,11 @@ def list_images(folder: Path) -> list[Path]:
     """The image files under ``folder`` in torchvision's order (folders sorted, then names)."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    return [
-        Path(parent) / name
-        for parent, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
-        if name.lower().endswith(IMG_EXTENSIONS)
-    ]
+    found: list[Path] = []
+    for parent, _, names in sorted(os.walk(folder, followlinks=True)):
+        place = Path(parent)
+        found += [place / name for name in sorted(names) if name.lower().endswith(IMG_EXTENSIONS)]
+    return found
 
 
 def list_classes(

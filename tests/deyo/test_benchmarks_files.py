@@ -10,7 +10,7 @@ import torch
 from benchmark_trees import opened, save, write_csv
 from PIL import Image
 
-from deyo.benchmarks import waterbirds
+from deyo.benchmarks import sources, waterbirds
 from deyo.benchmarks.cifar10_c import CIFAR10C
 from deyo.benchmarks.cifar10_jpeg import CIFAR10Jpeg
 from deyo.corruptions import corrupt, jpeg_round_trip
@@ -196,3 +196,9 @@ def test_an_empty_image_folder_is_refused(tmp_path):
     (tmp_path / "data" / "cat").mkdir()
     with pytest.raises(DataError, match="without images"):
         opened("image-folder", tmp_path).images("fog", 1)
+
+
+@pytest.mark.parametrize("root", [".", "", "/", "data", "/data", "data/"])
+def test_names_in_a_fingerprint_are_relative_paths(root):
+    files = [Path(root) / name for name in ("a.jpg", "n01/b c.jpg", "n01/../d.jpg")]
+    assert sources._names(files, Path(root)) == [file.relative_to(Path(root)).as_posix() for file in files]

@@ -150,6 +150,23 @@ def test_clean_source_images_are_read_by_as_many_threads_and_with_the_same_progr
     assert seen == [("imagenet-c/fog/3", 6, 6), ("imagenet/val", 6, 6)]
 
 
+def test_clean_source_images_are_listed_once_and_asked_for_as_the_benchmark_is(small_imagenet, tmp_path, monkeypatch):
+    listed, listing = [], imagenet.ImageNet._open_source
+    monkeypatch.setattr(imagenet.ImageNet, "_open_source", lambda self: (listed.append(self.ahead), listing(self))[1])
+    imagenet_c_tree(tmp_path / "data")
+    for wnid in WNIDS:
+        for k in (1, 2):
+            save(tmp_path / f"imagenet/val/{wnid}/{k}.JPEG", k, (300, 280))
+    benchmark = opened("imagenet-c", tmp_path)
+    benchmark.ahead = True
+    monkeypatch.setattr(cache, "free_bytes", lambda path: 100 << 20)  # enough, but not for what nobody waits for
+    with pytest.raises(cache.NotAheadError):
+        benchmark.source_images()
+    benchmark.ahead = False
+    assert benchmark.source_images() is benchmark.source_images()
+    assert listed == [True, False]
+
+
 @pytest.mark.parametrize("name", ["digits-c", "colored-digits"])
 def test_a_folder_for_images_that_come_with_a_package_is_refused(name, tmp_path):
     with pytest.raises(ConfigError, match="reads no folder"):

@@ -16,7 +16,7 @@ import pytest
 
 from deyo import cache as cache_module
 from deyo import cache_build
-from deyo.cache import PreparedWarning, Recipe, digest, open_images, prepare
+from deyo.cache import NotAheadError, PreparedWarning, Recipe, digest, open_images, prepare
 from deyo.cache_build import CHUNK, locked
 from deyo.types import DataError
 
@@ -251,3 +251,34 @@ def test_prepare_asks_for_every_condition():
     benchmark.corruptions, benchmark.seen = (), []
     prepare(benchmark)
     assert benchmark.seen == [(None, None)]
+
+
+def test_what_only_threads_can_read_is_not_made_ahead(tmp_path):
+    """They would take the processor from the group that runs, and PyTorch's threads with it."""
+    with pytest.raises(NotAheadError):
+        open_images(recipe(tmp_path), tmp_path / "cache", ahead=True)
+    assert not reads(tmp_path)
+    made = open_images(recipe(tmp_path), tmp_path / "cache")
+    assert open_images(recipe(tmp_path), tmp_path / "cache", ahead=True).fingerprint == made.fingerprint
+
+
+def test_what_another_prepares_is_left_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(CountingSource, "portable", True, raising=False)
+    made = open_images(recipe(tmp_path), tmp_path / "other", workers=1)
+    final = next((tmp_path / "other").rglob("meta.json")).parent
+    lock = tmp_path / "cache" / final.relative_to(tmp_path / "other").with_suffix(".lock")
+    with locked(lock), pytest.raises(NotAheadError):
+        open_images(recipe(tmp_path), tmp_path / "cache", ahead=True)
+    assert made.pixels.shape[0] == COUNT
+
+
+def test_what_others_have_still_to_write_counts_as_taken(tmp_path, monkeypatch):
+    source = CountingSource(tmp_path / "log")
+    each = COUNT * 4 * 4 * 3
+    monkeypatch.setattr(cache_module, "free_bytes", lambda path: (1 << 30) + 3 * each)
+    assert cache_module._much_room(tmp_path, source)
+    partial = tmp_path / "prepared" / "x" / "y.partial"
+    partial.mkdir(parents=True)
+    with (partial / "pixels.npy").open("wb") as file:
+        file.truncate(1 << 20)
+    assert not cache_module._much_room(tmp_path, source)
