@@ -20,7 +20,7 @@ from deyo.decode_children import CHILD_IMAGES, Children
 
 CHUNK = 128  # images that one process or thread reads at a time
 _FLUSH_SECONDS = 2.0
-_AHEAD_NICE = 10
+_AHEAD_NICE = 5  # a third of the processor's time, where somebody else wants it
 
 Progress = Callable[[str, int, int], None]
 """Called with the recipe's name, images done, images in all; a negative count of done images says "waiting for

@@ -19,6 +19,7 @@ from typing import Any
 
 import deyo
 from deyo.decode_child import READY
+from deyo.types import DataError
 
 CHILD_IMAGES = 512
 """Images for which a child is worth its start (0.15 s)."""
@@ -102,8 +103,8 @@ class Children:
     def read(self, part: Any, start: int) -> list[int] | None:
         """Positions of ``part`` that could not be read into the rows from ``start``.
 
-        None: it is for the caller to read, because reading raises or no child can be started here. Raises MemoryError
-        or RuntimeError if children died of it.
+        None: it is for the caller to read, because reading raises or no child can be started here. Raises DataError
+        if children died of it.
         """
         code: int | None = 0
         for _ in range(_LIVES):
@@ -150,8 +151,8 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **single}
 
 
-def _death(code: int | None, part: Any) -> Exception:
-    what = f"{_LIVES} processes that decoded images ended ({code}) at {part.files[0]} to {part.files[-1]}"
-    if code == -signal.SIGKILL:
-        return MemoryError(f"{what}: killed, probably for lack of memory; fewer --workers need less")
-    return RuntimeError(what)
+def _death(code: int | None, part: Any) -> DataError:
+    why = ": killed, probably for lack of memory. Fewer --workers need less" if code == -signal.SIGKILL else ""
+    return DataError(
+        f"{_LIVES} processes that decoded images ended with {code} at {part.files[0]} to {part.files[-1]}{why}"
+    )

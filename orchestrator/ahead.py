@@ -82,7 +82,8 @@ class Ahead:
         """The images of ``task`` are open: now prepare what it names for later."""
         with self._lock:
             self._done.update(*(_keys(task, config) for config in _own(task)))
-            known = self._done | (self._now.keys if self._now is not None else set())
+            under_way = self._now is not None and not self._now.over.is_set()
+            known = self._done | (self._now.keys if under_way else set())
         wishes = [wish for config in task.ahead if (wish := _wish(task, config, state, known)) is not None]
         with self._lock:
             self._queue = deque(wishes)

@@ -4,7 +4,8 @@
 
 Images of 224×224. ``published`` is what the authors' code does for every epoch anew (PIL, ToTensor, Normalize, 2
 worker processes, which is its default); ``decode once`` is what this project does, in child processes, their start
-included (beside it in threads, and with 1 worker in this process); the gathers are what each run does then, through
+included (beside it in threads, and with 1 worker in this process); ``disk`` is how fast the array alone would be
+written, which bounds it, for what is read must have reached the disk; the gathers are what each run does then, through
 ``deyo.loop.adapt`` with a method that computes nothing, from a memory-mapped array and, on a GPU, from an array that
 is resident there. Files and arrays are in the page cache.
 """
@@ -105,6 +106,17 @@ def decode(root: Path, images: int, target: Path, workers: int, *, threads: bool
     return len(files) / (time.perf_counter() - start)
 
 
+def disk(array: Path, target: Path) -> float:
+    """Images/s of writing the images of ``array`` (.npy) to ``target`` until they are on the disk."""
+    pixels = np.load(array)
+    start = time.perf_counter()
+    with target.open("wb") as file:
+        file.write(pixels.data)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(pixels) / (time.perf_counter() - start)
+
+
 def gather(pixels: Any, runs: int, device: torch.device, seconds: float) -> float:
     """Images/s of the loop's own feeding, ``runs`` shuffled streams side by side."""
     count = pixels.shape[0] // BATCH * BATCH
@@ -144,6 +156,8 @@ def rows(device: torch.device, images: int, seconds: float, folder: Path) -> Ite
         yield {"what": "decode once", "workers": workers, "images_per_second": speed}
     speed = decode(classes, images, folder / "threads", cores, threads=True)
     yield {"what": "decode once, in threads", "workers": cores, "images_per_second": speed}
+    speed = disk(folder / "threads" / "pixels.npy", folder / "written")
+    yield {"what": "disk, written and synced", "workers": 1, "images_per_second": speed}
     mapped = np.load(folder / f"array{cores}" / "pixels.npy", mmap_mode="r")
     for runs in (1, 4):
         speed = gather(mapped, runs, device, seconds)

@@ -258,6 +258,25 @@ def test_a_task_that_was_not_foreseen_ends_what_is_under_way(data, executor, eve
     assert {file.parts[-4] for file in (data.parent / "cache").rglob("meta.json")} == {"a", "c"}
 
 
+def test_what_was_given_up_is_taken_up_again_when_it_is_wanted_again(data, executor, events, decoding) -> None:
+    ahead, seen = executor.state.ahead, []
+
+    def before_decoding(corruption: str) -> None:
+        if corruption == "b" and not seen:
+            seen.append(ahead._now)
+            events.add("decode b")
+            assert seen[0].over.wait(PATIENCE)
+            events.wait("end c")
+
+    decoding(before_decoding)
+    list(execute(task("a", "b", data), executor.state))
+    events.wait("decode b")
+    list(execute(task("c", "b", data), executor.state))
+    if ahead._thread is not None:
+        ahead._thread.join(PATIENCE)
+    assert events.seen.count("ahead b") == 2
+
+
 def test_a_task_that_was_foreseen_waits_for_what_is_under_way(data, executor, events, decoding) -> None:
     def before_decoding(corruption: str) -> None:
         if corruption == "b":
