@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from deyo.class_token import trim_last_block
 from deyo.norms import NormState, RunBatchNorm, RunGroupNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
+from deyo.relus import look_at_inputs
 from deyo.stem import pack_stem
 from deyo.types import ConfigError, MethodContext
 
@@ -69,6 +70,7 @@ class RunsNetwork(nn.Module):
         if context.device.type == "cuda":
             self.module.to(memory_format=torch.channels_last)
             pack_stem(self.module)
+            look_at_inputs(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []

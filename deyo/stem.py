@@ -71,10 +71,10 @@ def pack_stem(module: nn.Module) -> None:
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_stem(child):
             child.__class__ = StemConv2d
-    _pool_first(module)
+    pool_first(module)
 
 
-def _pool_first(module: nn.Module) -> None:
+def pool_first(module: nn.Module) -> None:
     """Where ``module`` is a torchvision or timm ResNet that begins with a norm layer, a ReLU and a max pool."""
     norm, pool = getattr(module, "bn1", None), getattr(module, "maxpool", None)
     name = next((n for n in ("relu", "act1") if type(getattr(module, n, None)) is nn.ReLU), None)

@@ -25,7 +25,7 @@ import torch
 import torchvision
 from torch import nn
 
-from deyo import fast, model
+from deyo import fast, model, stem
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
 from experiments.benchmarks.published import PublishedStep
@@ -41,6 +41,8 @@ CHANGES: dict[str, tuple[Any, str, Any]] = {
     "wait": (fast, "FORESEE", False),
     "unfused": (fast, "FUSE_PARTS", False),
     "plain-stem": (model, "pack_stem", lambda module: None),
+    "pool-last": (stem, "pool_first", lambda module: None),
+    "plain-relu": (model, "look_at_inputs", lambda module: None),
     "cudnn-benchmark": (torch.backends.cudnn, "benchmark", True),
 }
 """Name -> a switch of the engine and what it is set to; other names are switched on as options of Inductor."""

@@ -6,18 +6,20 @@ default layout: networks add the shortcut in place. GroupNorm's own kernel turne
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from timm.models.resnet import Bottleneck, ResNet
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from deyo.model import RunsNetwork
 from deyo.norms import NormState, RunGroupNorm
+from deyo.relus import InputReLU, look_at_inputs
 from deyo.stem import pack_stem
 from deyo.types import MethodContext, Network, NetworkInfo
 
@@ -40,6 +42,7 @@ def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule
     network = RunsNetwork(context, subset)
     network.module.to(memory_format=torch.channels_last)
     pack_stem(network.module)
+    look_at_inputs(network.module)
     alike(network)
     torch.compiler.reset()  # or the second of two equal networks is not compiled
     graphs: list[GraphModule] = []
@@ -48,7 +51,11 @@ def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule
         graphs.append(graph)
         return make_boxed_func(graph.forward)
 
-    backend = aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=keep)
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+        bw_compiler=keep,
+        partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+    )
     network.forward_module = torch.compile(network.module, backend=backend, dynamic=False)
     pixels = torch.zeros(context.runs, BATCH, SIDE, SIDE, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
     x = network.normalize(pixels).flatten(0, 1).contiguous(memory_format=torch.channels_last)
@@ -76,6 +83,40 @@ def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, prec
             assert is_channels_last(node.args[0].meta["val"]), node.format_node()
     assert convolutions > 15
     assert not copies
+
+
+def test_backward_does_not_read_what_a_relu_gave() -> None:
+    """Its results go to convolutions, whose backward is given them and, weights being frozen, does not look."""
+    context = MethodContext(
+        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="bf16"
+    )
+    unread = 0
+    for node in backward_graph(context).graph.nodes:
+        if node.op == "placeholder" and node.meta["val"].dim() == 4:
+            unread += all(is_conv_input(node, user) for user in node.users)
+    blocks = 5
+    assert unread >= 2 * blocks
+
+
+def is_conv_input(node: Node, user: Node) -> bool:
+    backward = user.target is torch.ops.aten.convolution_backward.default
+    return backward and user.args[1] is node and user.args[0] is not node and list(user.args[-1])[1:] == [False, False]
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0, float("nan"), float("inf")])
+def test_an_input_relu_is_a_relu(value: float) -> None:
+    own = nn.Sequential(nn.ReLU())
+    look_at_inputs(own)
+    assert type(own[0]) is InputReLU
+    compiled = torch.compile(own, backend="eager")
+    found = []
+    for function in (compiled, own, nn.ReLU()):
+        x = torch.tensor([value, 2.0], requires_grad=True)
+        y = function(x)
+        found.append((y.detach(), *torch.autograd.grad((y * 3).sum(), x)))
+    for one in found[:2]:
+        for mine, expected in zip(one, found[2]):
+            torch.testing.assert_close(mine, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("norm", ["bn", "gn"])
