@@ -16,7 +16,8 @@ attempts, and whether every run's numbers are those of the first place to the la
 The published way is one process after the other, which a DataLoader of 2 workers feeds: an image takes as long as
 the slower of the two (both measured here; ``x of 903`` takes the feed of 903 img/s instead). ``full`` scales to
 50,000 images, 15 corruptions, 3 seeds: what is paid once (the command's start, the first group of each method, which
-compiles) stays, the rest grows with the images.
+compiles) stays, what passes between groups grows with the runs, the rest (the loops, and waiting for images to be
+decoded) with the images.
 """
 
 from __future__ import annotations
@@ -149,9 +150,12 @@ def add_ratios(row: dict[str, Any], shape: Shape, baseline: dict[str, float]) ->
     """Wall clock of the published way over this sweep's, as measured and scaled to the full one; changes ``row``."""
     feed, runs = baseline["feed"], shape.corruptions * shape.seeds
     full_runs = FULL_CORRUPTIONS * FULL_SEEDS
-    once = row["command_seconds"] - row["window_seconds"] + row["first_groups_seconds"]
+    window, first = row["window_seconds"], row["first_groups_seconds"]
+    waiting = row["decode_seconds"] / row["gpus"]
+    between = max(0.0, window * (1 - row["loop_share"]) - waiting)
     growth = FULL_IMAGES * full_runs / (shape.images * runs)
-    full = once + (row["window_seconds"] - row["first_groups_seconds"]) * growth
+    full = row["command_seconds"] - window + first
+    full += (window - first - between) * growth + between * full_runs / runs
     for name, rate in (("measured_feed", feed), ("feed_903", PUBLISHED_FEED)):
         per_image = sum(1 / min(rate, baseline[method]) for method in shape.methods)
         row[f"ratio_{name}"] = per_image * shape.images * runs / row["command_seconds"]
