@@ -18,6 +18,10 @@ _CRASHES = torch.__version__ < (2, 14)
 """GroupNorm's backward ends the process on a CPU where a channels-last input asks for no gradient (PyTorch 2.11)."""
 
 
+LARGE = 2**22
+"""Values of one run's map from which a GPU's kernels take longer than their launches: each run may have its own."""
+
+
 @dataclass
 class NormState:
     """What the norm layers of one network share during a forward.
@@ -180,6 +184,8 @@ class RunBatchNorm(RunNorm):
             return self._running(x)
         if self._plain_batch_norm_suffices(x, area):
             return F.batch_norm(widened(x), None, None, *self.shared_affine(), True, 0.0, self.eps).to(x.dtype)
+        if self._run_by_run_pays(x, area):
+            return self.run_by_run(x)
         return self._standardize(x, *self._batch_coefficients(x, area))
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +213,21 @@ class RunBatchNorm(RunNorm):
         one_run = state.runs == 1 and state.mask is None and state.statistics == "batch"
         # Compiled, the one pass below is the faster.
         return one_run and x.shape[0] * area > 1 and not torch.compiler.is_compiling()
+
+    def _run_by_run_pays(self, x: Tensor, area: int) -> bool:
+        state = self.state
+        plain = state.mask is None and state.statistics == "batch" and not torch.compiler.is_compiling()
+        samples = x.shape[0] // state.runs
+        return plain and x.is_cuda and samples * area > 1 and x.numel() // state.runs >= LARGE
+
+    def run_by_run(self, x: Tensor) -> Tensor:
+        """The same by PyTorch's own kernels for x [R·B, C, *map]: uncompiled, the sums below read x some ten times."""
+        runs = self.state.runs
+        values = [v.expand(runs, -1).unbind() for v in (self.weight, self.bias)]
+        parts = zip(widened(x).chunk(runs), *values)
+        return torch.cat([F.batch_norm(part, None, None, w, b, True, 0.0, self.eps) for part, w, b in parts]).to(
+            x.dtype
+        )
 
     def _running(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()

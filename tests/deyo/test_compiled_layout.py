@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 
 from deyo.model import RunsNetwork
-from deyo.norms import NormState, RunGroupNorm
+from deyo.norms import NormState, RunBatchNorm, RunGroupNorm
 from deyo.relus import InputReLU, look_at_inputs
 from deyo.stem import pack_stem
 from deyo.types import MethodContext, Network, NetworkInfo
@@ -177,3 +177,21 @@ def test_group_norm_by_channel_is_group_norm(side: int, runs: int, adapted: bool
     torch.testing.assert_close(layer.by_channel(x), layer.normalize(x), rtol=0, atol=1e-9)
     for expected, found in zip(plain, own):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_batch_norm_run_by_run_is_batch_norm_over_runs(dtype: torch.dtype, adapted: bool) -> None:
+    torch.manual_seed(0)
+    layer = RunBatchNorm(nn.BatchNorm2d(6).to(torch.promote_types(dtype, torch.float32)), "bn", NormState(runs=3))
+    values = [nn.Parameter(torch.randn((3, 6) if adapted else (6,), dtype=layer.weight.dtype)) for _ in range(2)]
+    layer.bind(*values)
+    x = (2 + torch.randn(12, 6, 5, 5, dtype=dtype)).contiguous(memory_format=torch.channels_last).requires_grad_(True)
+    assert layer.run_by_run(x).is_contiguous(memory_format=torch.channels_last)
+    weights, tolerance = torch.randn_like(x), 1e-9 if dtype is torch.float64 else 2e-2
+    found = []
+    for function in (layer.normalize, layer.run_by_run):
+        y = function(x)
+        found.append((y, *torch.autograd.grad((y * weights).sum(), (x, *values))))
+    for expected, own in zip(*found):
+        torch.testing.assert_close(own, expected, rtol=tolerance, atol=tolerance)
