@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from deyo.cache_build import CHUNK, Progress, drop_rows, fill, locked
+from deyo.cache_build import CHUNK, NotAheadError, Progress, drop_rows, fill, locked
 from deyo.decode_children import cores
 from deyo.types import DataError, ImageSet
 
@@ -40,10 +40,6 @@ class NoRoomWarning(PreparedWarning):
     def __init__(self, array: str, text: str) -> None:
         super().__init__(text)
         self.array = array
-
-
-class NotAheadError(Exception):
-    """An array that nobody waits for is not made now; whoever needs it makes it then."""
 
 
 class Source(Protocol):

@@ -30,6 +30,10 @@ Bad = dict[int, str]
 """Unreadable images: their index, and why."""
 
 
+class NotAheadError(Exception):
+    """An array that nobody waits for is not made now; whoever needs it makes it then."""
+
+
 class Readable(Protocol):
     """What a build needs of a ``deyo.cache.Source``.
 
@@ -114,13 +118,18 @@ def _read_chunks(
         return
     count = min(workers, len(chunks) * CHUNK // CHILD_IMAGES)
     with Children(file, nice=_AHEAD_NICE if ahead else 0) if count > 1 or ahead else nullcontext() as children:
-        read = functools.partial(_read_chunk, source, pixels, children=children)
+        read = functools.partial(_read_chunk, source, pixels, children=children, ahead=ahead)
         yield from _finished_chunks(read, chunks, count if children else workers)
 
 
-def _read_chunk(source: Readable, pixels: np.ndarray, chunk: int, children: Children | None = None) -> tuple[int, Bad]:
+def _read_chunk(
+    source: Readable, pixels: np.ndarray, chunk: int, children: Children | None = None, ahead: bool = False
+) -> tuple[int, Bad]:
+    """``ahead``: nobody waits for it. Raises NotAheadError where no child reads it."""
     left = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(pixels)))
     unread = children.read(source.part(left), int(left[0])) if children else None  # type: ignore[attr-defined]
+    if unread is None and ahead:
+        raise NotAheadError("no child reads it")
     if unread is not None:
         left = left[unread]  # once more in this process: its word is the one that counts
     if not len(left):

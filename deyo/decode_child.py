@@ -22,6 +22,8 @@ READY = "ready"
 def main() -> None:
     import numpy as np
 
+    import deyo.benchmarks.decoding  # noqa: F401  (what parts are made of: better not to start than to fail at the first)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a decoder prints is no answer

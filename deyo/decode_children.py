@@ -7,6 +7,7 @@ They load neither PyTorch nor the program that started them, and end with it, ho
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -103,8 +104,8 @@ class Children:
     def read(self, part: Any, start: int) -> list[int] | None:
         """Positions of ``part`` that could not be read into the rows from ``start``.
 
-        None: it is for the caller to read, because reading raises or no child can be started here. Raises DataError
-        if children died of it.
+        None: it is for the caller to read, because reading raises or no child can work here. Where children died of
+        it, raises MemoryError if they were killed, OSError if the array's disk is full, else DataError.
         """
         code: int | None = 0
         for _ in range(_LIVES):
@@ -116,6 +117,9 @@ class Children:
             except ChildGoneError:
                 child.close()
                 code = child.process.returncode
+                if code is not None and code > 0:  # nothing of the image's doing: it could not import something
+                    self._none = True
+                    return None
                 continue
             with self._lock:
                 self._free.append(child)
@@ -151,8 +155,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **single}
 
 
-def _death(code: int | None, part: Any) -> DataError:
-    why = ": killed, probably for lack of memory. Fewer --workers need less" if code == -signal.SIGKILL else ""
-    return DataError(
-        f"{_LIVES} processes that decoded images ended with {code} at {part.files[0]} to {part.files[-1]}{why}"
-    )
+def _death(code: int | None, part: Any) -> Exception:
+    what = f"{_LIVES} processes that decoded images ended with {code} at {part.files[0]} to {part.files[-1]}"
+    if code == -signal.SIGKILL:
+        return MemoryError(f"{what}: killed, probably for lack of memory. Fewer --workers need less")
+    if code == -signal.SIGBUS:
+        return OSError(errno.ENOSPC, f"{what}: the disk has no room for the array")
+    return DataError(what)

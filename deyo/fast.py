@@ -46,6 +46,7 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
     """
     if not can_accelerate(method):
         return method
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, CODES)
     if isinstance(method, MEMO):
         method.wrap = lambda function, compilable: GraphedFunction(function, compile=compile and compilable)
     else:
@@ -134,7 +135,6 @@ class GraphRunner:
         parts: list[tuple[Any, str, dict[str, bool]]] = [(network, "normalize", {})]
         parts.append((network, "forward_module", INDUCTOR))
         parts += [(method, name, {}) for name in method.fused if FUSE_PARTS]
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, CODES)
         for owner, name, options in parts:
             plain = getattr(owner, name)
             compiled = torch.compile(plain, dynamic=False, options=options)
@@ -194,7 +194,7 @@ class MethodPool:
             if not can_accelerate(fresh):
                 return fresh
             if kept is None:
-                self._make_room()
+                self._make_room(forget=isinstance(fresh, MEMO))
                 kept = self._kept[place] = accelerate(fresh, compile=compile)
             elif kept.adopt(fresh):
                 gc.collect()
@@ -211,12 +211,13 @@ class MethodPool:
         gc.collect()  # a captured method refers to itself
         torch.compiler.reset()
 
-    def _make_room(self) -> None:
+    def _make_room(self, *, forget: bool) -> None:
+        """``forget`` all compiled code: MEMO's has a form for every setting."""
         while len(self._kept) >= self.size:
             self._kept.popitem(last=False)
             gc.collect()
         self._made += 1
-        if self._made % METHODS_BETWEEN_RESETS == 0:  # what is captured needs no compiled code any more
+        if forget or self._made % METHODS_BETWEEN_RESETS == 0:  # what is captured needs no compiled code any more
             torch.compiler.reset()
 
 

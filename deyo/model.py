@@ -48,13 +48,14 @@ def norm_names(module: nn.Module, subset: str = "all") -> list[str]:
 class RunsNetwork(nn.Module):
     """A copy of ``context.network`` whose norm layers have a run axis.
 
-    Parameters ``adapted``: "all", "lower" (methods.md §1.0), or None (nothing is adapted).
+    Parameters ``adapted``: "all", "lower" (methods.md §1.0), or None (nothing is adapted). ``frozen``: nobody
+    else adapts what is no norm layer.
 
     ``theta`` [R, P] holds the adapted values; ``parameters_adapted`` are its views in layer order (weight, bias
     of each). Raises ConfigError if the subset is empty, or a norm layer is of a kind that has no run axis.
     """
 
-    def __init__(self, context: MethodContext, adapted: str | None) -> None:
+    def __init__(self, context: MethodContext, adapted: str | None, *, frozen: bool = True) -> None:
         super().__init__()
         network = context.network
         self.runs = context.runs
@@ -69,7 +70,7 @@ class RunsNetwork(nn.Module):
         self._cast_frozen()
         if context.device.type == "cuda":
             self.module.to(memory_format=torch.channels_last)
-            pack_stem(self.module)
+            pack_stem(self.module, frozen=frozen)
             look_at_inputs(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from deyo.norms import RunBatchNorm, RunGroupNorm, reshaped, widened
 
+_RESNETS = ("torchvision.models.resnet", "timm.models.resnet")
+
 TILE = 2
 CHANNELS = 16
 """12 channels and 4 of zeros: kernels for bfloat16 want a multiple of 8."""
@@ -63,22 +65,25 @@ def space_to_depth(x: Tensor) -> Tensor:
     return F.pad(packed, (0, 0, 0, 0, 0, CHANNELS - packed.shape[1]))
 
 
-def pack_stem(module: nn.Module) -> None:
-    """Make the convolutions of ``module`` that are such a stem ``StemConv2d``s, in place, and pool before its ReLU.
+def pack_stem(module: nn.Module, *, frozen: bool = True) -> None:
+    """Make the convolutions of ``module`` that are such a stem ``StemConv2d``s, in place.
 
-    ``module``'s convolutions must be frozen, and its norm layers have a run axis already.
+    Its norm layers have a run axis already. Where the convolutions are ``frozen``, pool before the ReLU too: else the
+    gradient of the pool's input needs more memory than that saves.
     """
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_stem(child):
             child.__class__ = StemConv2d
-    pool_first(module)
+    if frozen:
+        pool_first(module)
 
 
 def pool_first(module: nn.Module) -> None:
     """Where ``module`` is a torchvision or timm ResNet that begins with a norm layer, a ReLU and a max pool."""
     norm, pool = getattr(module, "bn1", None), getattr(module, "maxpool", None)
     name = next((n for n in ("relu", "act1") if type(getattr(module, n, None)) is nn.ReLU), None)
-    begins_so = type(module).__name__ == "ResNet" and type(norm) in (RunBatchNorm, RunGroupNorm)
+    known = type(module).__name__ == "ResNet" and type(module).__module__ in _RESNETS
+    begins_so = known and type(module.conv1) in (nn.Conv2d, StemConv2d) and type(norm) in (RunBatchNorm, RunGroupNorm)
     if not begins_so or name is None or type(pool) is not nn.MaxPool2d or pool.return_indices:
         return
     if not all(isinstance(extra, nn.Identity) for extra in (norm.drop, norm.act)):

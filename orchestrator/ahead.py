@@ -75,7 +75,7 @@ class Ahead:
         keys = set().union(*(_keys(task, config) for config in _own(task)))
         with self._lock:
             self._queue.clear()
-            if self._now is not None and not self._now.keys & keys:
+            if self._now is not None and not self._now.keys & (keys - self._done):
                 self._now.over.set()
 
     def want(self, task: GroupTask | ProbeTask, state: WorkerState) -> None:

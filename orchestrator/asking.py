@@ -54,12 +54,15 @@ def ask_head(asked: Any, words: Sequence[str], spec: SweepSpec | None = None, *,
             metadata={"question": words[0]},
         )
     said: list[str] = []
+    state = ""
     try:
         state = jobs.follow(asked, name, said.append, patience=patience)
         if state not in jobs.ENDED:
-            asked.stop_job(name)
             raise ClusterError(f"the head gave no answer to `deyo-sweep {shlex.join(words)}` within {patience:g} s")
     finally:
+        if state not in jobs.ENDED:  # also where who asks was interrupted
+            with contextlib.suppress(RuntimeError):
+                asked.stop_job(name)
         _forget(asked, name)
     return Answer(text="".join(said), ok=state == "SUCCEEDED")
 

@@ -25,7 +25,7 @@ class WholeNetworks(nn.Module):
     def __init__(self, context: MethodContext) -> None:
         super().__init__()
         one = dataclasses.replace(context, seeds=context.seeds[:1])
-        self.inner = RunsNetwork(one, None)
+        self.inner = RunsNetwork(one, None, frozen=False)
         self.dtype = self.inner.dtype
         self.activations = self.inner.activations
         self.mean, self.std = self.inner.mean, self.inner.std

@@ -85,4 +85,8 @@ def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[d
         return {}, []
     if not as_json:
         return {}, answer.text.splitlines()
-    return json.loads(answer.text[answer.text.index("{") :]), []
+    try:  # a job's log has what was said on standard error too
+        return json.JSONDecoder().raw_decode(answer.text, answer.text.index("{\n"))[0], []
+    except ValueError:
+        typer.echo(f"no counts: {answer.text.strip()}", err=True)
+        return {}, []

@@ -34,6 +34,7 @@ from orchestrator.types import (
     FailureClass,
     GroupTask,
     ProbeTask,
+    RunFailed,
     Slot,
     SlotIdle,
     SlotJoined,
@@ -91,6 +92,7 @@ class RayExecutor:
         self._nodes_due = 0.0
         self._failures: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
+        self._oom_kills: dict[str, int] = {}
         self._dying: list[_Dying] = []
         self._blobs: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
@@ -190,6 +192,8 @@ class RayExecutor:
             )
             for name in [n for n, a in self._actors.items() if a.node_id == node_id]:
                 self._lose(name, failure)
+            self._failures.pop(node_id, None)
+            self._not_before.pop(node_id, None)
         self._nodes = alive
         if self.share is not None:
             self.quota = self.share.update(self.layout, alive.values(), self._wanted)
@@ -322,10 +326,12 @@ class RayExecutor:
     def _bundle(self, name: str, actor: _Actor, bundle: Bundle) -> list[Event]:
         assert actor.task is not None
         task_id, actor.oom_kills = actor.task.task_id, bundle.oom_kills
+        self._hear_of_kills(actor.node_id, bundle.oom_kills)
         events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
         if not bundle.ended:
             return events
-        if isinstance(actor.task, GroupTask) and bundle.failure is None and not self._over():
+        failed = bundle.failure is not None or any(isinstance(m, RunFailed) for m in bundle.messages)
+        if isinstance(actor.task, GroupTask) and not failed and not self._over():
             events.insert(0, SlotIdle(task_id=task_id, slot_id=name))  # a GPU need not wait for what is written now
         actor.task = actor.stream = None
         events.append(TaskEnded(task_id=task_id, slot_id=name, failure=bundle.failure))
@@ -354,7 +360,8 @@ class RayExecutor:
             dying.actor, dying.when = words_of, dying.when + LAST_WORDS_SECONDS
             if any(isinstance(e, SlotLost) and e.failure.kind is FailureClass.WORKER_LOST for e in events):
                 here = words_of.node_id == self._here
-                dying.inquiry = Inquiry.at(words_of.node_id, words_of.oom_kills, here=here)
+                before = max(words_of.oom_kills, self._oom_kills.get(words_of.node_id, 0))
+                dying.inquiry = Inquiry.at(words_of.node_id, before, here=here)
         self._dying.append(dying)
 
     def _due(self) -> list[Event]:
@@ -365,12 +372,23 @@ class RayExecutor:
 
     def _told(self, dying: _Dying) -> list[Event]:
         actor, events = dying.actor, dying.events
-        if dying.inquiry is not None and dying.inquiry.killed:
+        if dying.inquiry is not None and self._was_killed(dying.inquiry, actor):
             failure = make_failure(FailureClass.HOST_OOM, "the host's kernel ended the worker for lack of memory")
             events = [replace(e, failure=failure) if isinstance(e, SlotLost) else e for e in events]
         if actor is None or actor.task is None or actor.slot is None:
             return events
         return with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
+
+    def _was_killed(self, inquiry: Inquiry, actor: _Actor | None) -> bool:
+        """Whether the kernel ended something on the host since any worker there was last heard; told of one death."""
+        if actor is None or inquiry.after is None:
+            return False
+        inquiry.before = max(inquiry.before, self._oom_kills.get(actor.node_id, 0))
+        self._hear_of_kills(actor.node_id, inquiry.after)
+        return inquiry.killed
+
+    def _hear_of_kills(self, node_id: str, kills: int) -> None:
+        self._oom_kills[node_id] = max(kills, self._oom_kills.get(node_id, 0))
 
     # Checkpoints travel
 

@@ -135,7 +135,7 @@ def test_a_child_that_is_killed_is_replaced(tmp_path):
 
 
 def test_images_that_kill_every_child_are_an_error_that_names_them(tmp_path):
-    with pytest.raises(DataError, match=r"ended with -9 at image 128 to image 255.*memory"):
+    with pytest.raises(MemoryError, match=r"ended with -9 at image 128 to image 255.*memory"):
         decoded(tmp_path, "kill")
 
 

@@ -12,6 +12,7 @@ from timm.models.resnet import ResNet as TimmResNet
 from torch import nn
 
 from deyo.model import RunsNetwork
+from deyo.norms import NormState, RunBatchNorm
 from deyo.stem import NormReluPool, StemConv2d, pack_stem
 from deyo.types import MethodContext, Network, NetworkInfo
 
@@ -121,9 +122,22 @@ def test_the_pooled_map_is_the_same_to_the_bit() -> None:
         assert torch.equal(*maps)
 
 
-def test_a_resnet_whose_stem_has_no_pool_stays_what_it_is() -> None:
-    module = resnet("torchvision-bn")
-    module.maxpool = nn.Identity()
-    pack_stem(module)
-    assert type(module.maxpool) is nn.Identity
+class ResNet(torchvision.models.ResNet):
+    """Somebody's own, of whose forward nothing is known."""
+
+
+@pytest.mark.parametrize("case", ["no pool", "another's", "deep stem", "adapted convolutions"])
+def test_other_stems_stay_what_they_are(case: str) -> None:
+    module, frozen = resnet("torchvision-bn"), case != "adapted convolutions"
+    if case == "no pool":
+        module.maxpool = nn.Identity()
+    elif case == "another's":
+        module.__class__ = ResNet
+    elif case == "deep stem":
+        module.conv1 = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))
+    module.bn1 = RunBatchNorm(module.bn1, "bn1", NormState())
+    pool = module.maxpool
+    pack_stem(module, frozen=frozen)
+    assert module.maxpool is pool
     assert type(module.relu) is nn.ReLU
+    assert not module.bn1.delayed

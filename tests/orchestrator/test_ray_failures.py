@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,12 +116,22 @@ def test_what_the_kernel_ended_for_lack_of_memory_is_no_mere_loss_of_a_worker(
         monkeypatch.setattr(executor, "_here", "another")
         asked = oom.Inquiry.at
         monkeypatch.setattr(oom.Inquiry, "at", lambda node, before, *, here: asked(node, before - 1, here=here))
+        monkeypatch.setattr(executor, "_hear_of_kills", lambda node, kills: None)
     driver = driver_for(trouble("exit", seeds=1, once=str(tmp_path)), executor, folder)
     outcome = driver.run()
     assert (outcome.committed, outcome.exit_code) == (1, 0)
     (failure,) = driver.store.failed.values()
     assert failure.message.startswith("host-oom, tried again: the host's kernel ended the worker")
     assert "trouble: exit" in driver.store.logs[next(iter(driver.store.commits)), 1]
+
+
+def test_one_end_by_the_kernel_explains_one_death(executor: Any) -> None:
+    actor = SimpleNamespace(node_id="somewhere")
+    assert executor._was_killed(oom.Inquiry(3, after=4), actor)
+    assert not executor._was_killed(oom.Inquiry(3, after=4), actor)
+    executor._hear_of_kills("somewhere", 6)  # another worker of that host was heard of since
+    assert not executor._was_killed(oom.Inquiry(4, after=6), actor)
+    assert executor._was_killed(oom.Inquiry(4, after=7), actor)
 
 
 def test_a_worker_that_dies_on_another_host_with_memory_enough_is_lost(
