@@ -383,7 +383,7 @@ class RayExecutor:
         """Whether the kernel ended something on the host since any worker there was last heard; told of one death."""
         if actor is None or inquiry.after is None:
             return False
-        inquiry.before = max(inquiry.before, self._oom_kills.get(actor.node_id, 0))
+        inquiry.before = max(inquiry.before, self._oom_kills.get(actor.node_id, inquiry.before))
         self._hear_of_kills(actor.node_id, inquiry.after)
         return inquiry.killed
 
