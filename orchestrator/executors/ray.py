@@ -360,7 +360,7 @@ class RayExecutor:
             dying.actor, dying.when = words_of, dying.when + LAST_WORDS_SECONDS
             if any(isinstance(e, SlotLost) and e.failure.kind is FailureClass.WORKER_LOST for e in events):
                 here = words_of.node_id == self._here
-                before = max(words_of.oom_kills, self._oom_kills.get(words_of.node_id, 0))
+                before = max(words_of.oom_kills, self._oom_kills.get(words_of.node_id, words_of.oom_kills))
                 dying.inquiry = Inquiry.at(words_of.node_id, before, here=here)
         self._dying.append(dying)
 

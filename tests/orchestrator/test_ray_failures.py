@@ -117,6 +117,7 @@ def test_what_the_kernel_ended_for_lack_of_memory_is_no_mere_loss_of_a_worker(
         asked = oom.Inquiry.at
         monkeypatch.setattr(oom.Inquiry, "at", lambda node, before, *, here: asked(node, before - 1, here=here))
         monkeypatch.setattr(executor, "_hear_of_kills", lambda node, kills: None)
+        monkeypatch.setattr(executor, "_oom_kills", {})
     driver = driver_for(trouble("exit", seeds=1, once=str(tmp_path)), executor, folder)
     outcome = driver.run()
     assert (outcome.committed, outcome.exit_code) == (1, 0)
