@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deyo.compiling import compiled
 from deyo.graphed import GraphedFunction, capturing, warm_up
 from deyo.methods import create_method
 from deyo.methods.base import RUNS_NETWORK, LockstepMethod, run_stages
@@ -137,9 +138,9 @@ class GraphRunner:
         parts += [(method, name, {}) for name in method.fused if FUSE_PARTS]
         for owner, name, options in parts:
             plain = getattr(owner, name)
-            compiled = torch.compile(plain, dynamic=False, options=options)
-            self.compiled.append((owner, name, plain, compiled))
-            setattr(owner, name, compiled)
+            fast = compiled(plain, options)
+            self.compiled.append((owner, name, plain, fast))
+            setattr(owner, name, fast)
 
     def _capture(self, method: LockstepMethod, pixels: Tensor) -> None:
         """Where this fails, the state of ``method`` is what it was, and the next step captures anew."""

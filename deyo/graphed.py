@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deyo.compiling import compiled
+
 WARM_UP_CALLS = 2
 OTHERS_GO_ON = "thread_local"
 """How graphs are captured: other threads, which bring images, may call CUDA meanwhile."""
@@ -57,7 +59,7 @@ class GraphedFunction:
 
     def __init__(self, function: Function, *, compile: bool) -> None:
         self.function = function
-        self.captured: Function = torch.compile(function, dynamic=False) if compile else function
+        self.captured: Function = compiled(function) if compile else function
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.outputs: tuple[Tensor, ...] = ()

@@ -25,7 +25,7 @@ import torch
 import torchvision
 from torch import nn
 
-from deyo import fast, model, stem
+from deyo import compiling, fast, model, stem
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
 from experiments.benchmarks.published import PublishedStep
@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[Any, str, Any]] = {
     "unfused": (fast, "FUSE_PARTS", False),
     "plain-stem": (model, "pack_stem", lambda module: None),
     "pool-last": (stem, "pool_first", lambda module: None),
+    "timed-kernels": (compiling, "BY_RULE", False),
     "plain-relu": (model, "look_at_inputs", lambda module: None),
     "cudnn-benchmark": (torch.backends.cudnn, "benchmark", True),
 }
