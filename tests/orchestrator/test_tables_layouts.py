@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -299,3 +300,19 @@ def test_row_helper_is_a_sound_runs_row():
 def test_by_default_an_ablation_beside_baselines_keeps_the_baselines():
     configs = [*ablations(**BIASED), *(config(**BIASED, method="no-adapt", settings={}, seed=s) for s in (0, 1))]
     assert default(biased(configs)) != "ablation"
+
+
+def test_a_replicate_without_some_condition_is_in_no_mean_of_aurc() -> None:
+    from types import SimpleNamespace
+
+    from orchestrator.tables.layouts.aurc import _cells
+
+    def scored(seed: int, right: int) -> Any:
+        correct = np.arange(10) < right
+        entry = SimpleNamespace(replicate=(seed, None))
+        return SimpleNamespace(entry=entry, score=np.arange(10.0), correct=correct, group=np.zeros(10))
+
+    both = [scored(0, 4), scored(0, 6), scored(1, 8), scored(1, 8)]
+    accuracy = _cells([*both, scored(2, 10)], None, 1)[2]
+    assert accuracy.summary.mean == pytest.approx(100 * (0.5 + 0.8) / 2)
+    assert (accuracy.summary.n, accuracy.summary.expected) == (2, 3)

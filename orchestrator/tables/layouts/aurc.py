@@ -193,7 +193,10 @@ def grouped(members: Sequence[Score]) -> dict[tuple[str, str], list[Score]]:
 
 
 def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, ...]:
-    """AURC, E-AURC, accuracy (means over a replicate's conditions) and samples (their sum)."""
+    """AURC, E-AURC, accuracy (means over a replicate's conditions) and samples (their sum).
+
+    A replicate that lacks a condition which others have is in no mean.
+    """
     found: dict[Replicate, list[tuple[float, ...]]] = {}
     for s in same:
         chosen = slice(None) if group is None else s.group == group
@@ -201,19 +204,27 @@ def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, .
         measured = (aurc(score, correct), excess_aurc(score, correct), float(np.mean(correct)))
         found.setdefault(s.entry.replicate, []).append((*(100 * m for m in measured), float(len(correct))))
     values: dict[str, dict[Replicate, float]] = {"aurc": {}, "excess": {}, "accuracy": {}, "samples": {}}
+    most = max(map(len, found.values()))
     for replicate, runs in found.items():
+        if len(runs) < most:
+            continue
         for name, column in zip(values, np.array(runs).T):
             values[name][replicate] = float(column.sum() if name == "samples" else column.mean())
     entries = tuple(s.entry for s in same)
     return tuple(
-        Cell(summary=_summary(v, ddof), decimals=0 if n == "samples" else 2, thousands=n == "samples", entries=entries)
+        Cell(
+            summary=_summary(v, ddof, len(found)),
+            decimals=0 if n == "samples" else 2,
+            thousands=n == "samples",
+            entries=entries,
+        )
         for n, v in values.items()
     )
 
 
-def _summary(values: dict[Replicate, float], ddof: int) -> Summary:
+def _summary(values: dict[Replicate, float], ddof: int, expected: int) -> Summary:
     mean, std = mean_std(list(values.values()), ddof)
-    return Summary(mean=mean, std=std, n=len(values), expected=len(values), values=values)
+    return Summary(mean=mean, std=std, n=len(values), expected=expected, values=values)
 
 
 LAYOUT = Layout(
