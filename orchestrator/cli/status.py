@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from typing import Any
 
 import typer
@@ -85,8 +87,15 @@ def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[d
         return {}, []
     if not as_json:
         return {}, answer.text.splitlines()
-    try:  # a job's log has what was said on standard error too
-        return json.JSONDecoder().raw_decode(answer.text, answer.text.index("{\n"))[0], []
-    except ValueError:
+    said = _last_object(answer.text)
+    if said is None:
         typer.echo(f"no counts: {answer.text.strip()}", err=True)
-        return {}, []
+    return said or {}, []
+
+
+def _last_object(text: str) -> dict[str, Any] | None:
+    """The last JSON object of those that begin a line: a job's log has what was said on standard error too."""
+    for begin in reversed([match.start() for match in re.finditer(r"^\{", text, re.MULTILINE)]):
+        with contextlib.suppress(ValueError):
+            return json.JSONDecoder().raw_decode(text, begin)[0]
+    return None

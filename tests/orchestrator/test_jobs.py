@@ -147,7 +147,7 @@ def test_status_has_the_counts_of_results_on_the_head(cluster: FakeJobs, capsys:
     cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + "tiny: 3/8 done, 0 failed, 5 left\n"]
     assert main.run(["status", "tiny", *ADDRESS]) == 0
     assert capsys.readouterr().out.splitlines() == ["tiny: 3/8 done, 0 failed, 5 left", "job: deyo-sweep-tiny RUNNING"]
-    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + 'a warning\n{"done": 3}\n']
+    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + '{a warning}\n{\n "done": 3\n}\nat exit\n']
     assert main.run(["status", "tiny", "--json", *ADDRESS]) == 0
     assert json.loads(capsys.readouterr().out) == {"done": 3, "job": "deyo-sweep-tiny RUNNING"}
 
