@@ -19,15 +19,19 @@ from orchestrator.probe import ClusterError
 from orchestrator.provenance import code_environment
 from orchestrator.specmodel import SweepSpec
 
+MARK = "--- what it says ---"
+"""A line of the job's log: what was said on standard error comes before it, on standard output after it."""
+
 PATIENCE = 120.0
 """Seconds for an answer: the head has to unpack the code, and Python and PyTorch to start there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the verb printed there, and whether it ended well."""
+    """What the verb printed there on standard output and on standard error, and whether it ended well."""
 
     text: str
+    notes: str
     ok: bool
 
 
@@ -42,14 +46,15 @@ def results_of(asked: Any, sweep: str, address: str) -> str:
 def ask_head(asked: Any, words: Sequence[str], spec: SweepSpec | None = None, *, patience: float = PATIENCE) -> Answer:
     """The answer to ``deyo-sweep WORDS`` given on the head; ``jobs.SPEC_FILE`` among the words means ``spec``.
 
-    The job carries this code and no secrets, and takes no CPU or GPU from sweeps. Raises ``ClusterError`` if there is
-    no answer within ``patience`` seconds.
+    The job carries this code, the paper's numbers and no secrets, and takes no CPU or GPU from sweeps. Raises
+    ``ClusterError`` if there is no answer within ``patience`` seconds.
     """
     name = f"deyo-question-{uuid.uuid4().hex[:12]}"
-    with jobs.package(spec) as folder:
+    aside = f"{jobs.ENTRY} {shlex.join(words)} >answer; code=$?; echo; echo '{MARK}'; cat answer; exit $code"
+    with jobs.package(spec, for_tables=True) as folder:
         asked.submit_job(
             submission_id=name,
-            entrypoint=f"{jobs.ENTRY} {shlex.join(words)}",
+            entrypoint=aside,
             runtime_env={"working_dir": folder, "env_vars": dict(code_environment())},
             metadata={"question": words[0]},
         )
@@ -64,7 +69,8 @@ def ask_head(asked: Any, words: Sequence[str], spec: SweepSpec | None = None, *,
             with contextlib.suppress(RuntimeError):
                 asked.stop_job(name)
         _forget(asked, name)
-    return Answer(text="".join(said), ok=state == "SUCCEEDED")
+    notes, _, text = "".join(said).partition(f"{MARK}\n")
+    return Answer(text=text, notes=notes.strip(), ok=state == "SUCCEEDED")
 
 
 def _forget(asked: Any, name: str) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -260,10 +261,20 @@ def _quoted(text: str) -> str:
 
 
 @contextlib.contextmanager
-def package(spec: SweepSpec | None) -> Iterator[str]:
-    """A folder with the code and the spec, if there is one, to be uploaded as the job's working directory."""
+def package(spec: SweepSpec | None, *, for_tables: bool = False) -> Iterator[str]:
+    """A folder with the code and the spec, if there is one, to be uploaded as the job's working directory; with the
+    paper's numbers ``for_tables``."""
     with tempfile.TemporaryDirectory(prefix="deyo-submit-") as folder:
         copy_code(Path(folder))
+        if for_tables:
+            _copy_papers_numbers(Path(folder))
         if spec is not None:
             (Path(folder) / SPEC_FILE).write_text(json.dumps(resolved_spec(spec), indent=1))
         yield folder
+
+
+def _copy_papers_numbers(folder: Path) -> None:
+    from orchestrator.tables.paper import FOLDER
+
+    if FOLDER.is_dir():
+        shutil.copytree(FOLDER, folder / FOLDER.relative_to(FOLDER.parents[1]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.watch import show_answer
+from orchestrator.cli.asked import show_answer
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec

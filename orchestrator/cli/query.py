@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.asked import show_answer, spec_there, words_typed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,10 +22,11 @@ FORMATS = ("table", "csv", "json", "parquet")
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
-    app.command("query", help="SQL (DuckDB) over runs, batches, samples and aggregates; read-only.")(query)
+    app.command("query")(query)
 
 
 def query(
+    context: typer.Context,
     sql: Annotated[
         str, typer.Argument(metavar="SQL", help='For example "SELECT label, avg(accuracy) FROM runs GROUP BY 1".')
     ],
@@ -38,8 +40,14 @@ def query(
     partial: Annotated[
         bool, typer.Option("--partial", help="Rows of running runs too, with a column 'partial'.")
     ] = False,
+    address: options.Address = None,
+    allow_insecure: options.AllowInsecure = False,
 ) -> None:
-    """Tables print as text by default; parquet goes to a file or a pipe."""
+    """Read-only SQL (DuckDB) over runs, batches and samples.
+
+    Aggregates over seeds are there as well. Tables print as text by default; parquet goes to a file or a pipe. With
+    --address http://HOST:8265 the cluster's head is asked about a SWEEP that was submitted to it.
+    """
     from deyo.types import ConfigError
     from orchestrator.query import query as ask
     from orchestrator.results import open_results
@@ -47,6 +55,9 @@ def query(
     chosen = "json" if as_json else fmt
     if chosen not in FORMATS:
         raise ConfigError(f"--format {chosen}: expected one of {', '.join(FORMATS)}")
+    if address:
+        _ask(context, sql, sweep, chosen, address, allow_insecure, output)
+        return
     if chosen == "parquet" and output is None and sys.stdout.isatty():
         raise ConfigError("--format parquet prints bytes: add --output FILE, or pipe it")
     name = None if sweep is None else options.sweep_name(sweep, results)
@@ -56,6 +67,26 @@ def query(
     else:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+def _ask(
+    context: typer.Context,
+    sql: str,
+    sweep: str | None,
+    fmt: str,
+    address: str,
+    allow_insecure: bool,
+    output: Path | None,
+) -> None:
+    from deyo.types import ConfigError
+
+    if sweep is None:
+        raise ConfigError("--address needs the sweep as well: deyo-sweep query SQL SWEEP --address http://HOST:8265")
+    if fmt == "parquet":
+        raise ConfigError("--format parquet: with --address an answer is text (csv or json)")
+    name, there, spec = spec_there(sweep, [], False)
+    words = ["query", sql, there, *words_typed(context)]
+    show_answer(address, name, words, allow_insecure=allow_insecure, spec=spec, output=output)
 
 
 def render(table: pa.Table, fmt: str) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 from typing import Any
 
 import typer
@@ -82,20 +80,11 @@ def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[d
     except (ClusterError, ConfigError, RuntimeError) as error:
         typer.echo(f"no counts: {error}", err=True)
         return {}, []
-    if not answer.ok:
-        typer.echo(f"no counts: {answer.text.strip()}", err=True)
-        return {}, []
-    if not as_json:
-        return {}, answer.text.splitlines()
-    said = _last_object(answer.text)
-    if said is None:
-        typer.echo(f"no counts: {answer.text.strip()}", err=True)
-    return said or {}, []
-
-
-def _last_object(text: str) -> dict[str, Any] | None:
-    """The last JSON object of those that begin a line: a job's log has what was said on standard error too."""
-    for begin in reversed([match.start() for match in re.finditer(r"^\{", text, re.MULTILINE)]):
-        with contextlib.suppress(ValueError):
-            return json.JSONDecoder().raw_decode(text, begin)[0]
-    return None
+    said = answer.text.strip() or answer.notes
+    try:
+        if answer.ok:
+            return (json.loads(said), []) if as_json else ({}, said.splitlines())
+    except ValueError:
+        pass
+    typer.echo(f"no counts: {said}", err=True)
+    return {}, []

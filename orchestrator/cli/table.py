@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import DEFAULT_RESULTS, Json, Results, Set, Smoke, SpecOrSweep, writable
+from deyo.types import ConfigError
+from orchestrator.cli.asked import show_answer, spec_there, words_typed
+from orchestrator.cli.options import (
+    DEFAULT_RESULTS,
+    Address,
+    AllowInsecure,
+    Json,
+    Results,
+    Set,
+    Smoke,
+    SpecOrSweep,
+    is_spec_file,
+    writable,
+)
 
 
 def _list_layouts(asked: bool) -> None:
@@ -24,10 +37,11 @@ def _list_layouts(asked: bool) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
-    app.command("table", help="Mean±std tables of a sweep over its seeds.")(table)
+    app.command("table")(table)
 
 
 def table(
+    context: typer.Context,
     sweep: SpecOrSweep,
     results: Results = DEFAULT_RESULTS,
     settings: Set = [],  # noqa: B006
@@ -69,8 +83,22 @@ def table(
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of the terminal.")] = None,
     width: Annotated[int | None, typer.Option("--width", help="Characters a line (text).")] = None,
+    address: Address = None,
+    allow_insecure: AllowInsecure = False,
 ) -> None:
-    """Mean±std tables of a sweep over its seeds."""
+    """Mean±std tables of a sweep over its seeds.
+
+    With --address http://HOST:8265 the cluster's head is asked for those of a sweep that was submitted to it.
+    """
+    terminal = output is None and sys.stdout.isatty()
+    columns = width or (shutil.get_terminal_size().columns if terminal else 100)
+    if address:
+        if compare and is_spec_file(compare):
+            raise ConfigError(f"--compare {compare}: with --address, 'paper' or a sweep's name is expected")
+        name, there, spec = spec_there(sweep, settings, smoke)
+        words = ["table", there, *words_typed(context), *([] if width else ["--width", str(columns)])]
+        show_answer(address, name, words, allow_insecure=allow_insecure, spec=spec, output=output)
+        return
     from orchestrator.tables.differences import compared
     from orchestrator.tables.load import load
     from orchestrator.tables.render import render
@@ -90,8 +118,6 @@ def table(
     data, _ = load(sweep, results, settings, smoke=smoke)
     other = load(compare, results)[0] if compare not in (None, "paper") else None
     tables = compared(data, request, paper=compare == "paper", other=other, versus=versus, interval=interval)
-    terminal = output is None and sys.stdout.isatty()
-    columns = width or (shutil.get_terminal_size().columns if terminal else 100)
     text = render(tables, "json" if as_json else fmt, width=columns, color=terminal)
     if output is None:
         typer.echo(text)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import options
-
-if TYPE_CHECKING:
-    from orchestrator.specmodel import SweepSpec
 
 Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Time between two looks.")]
 
@@ -62,20 +59,6 @@ def show(asked: Any, job: str) -> None:
     if state != "SUCCEEDED":
         typer.echo(f"{job}: {state}", err=True)
         raise typer.Exit(1)
-
-
-def show_answer(
-    address: str, sweep: str, words: list[str], *, allow_insecure: bool, spec: SweepSpec | None = None
-) -> None:
-    """Print what ``deyo-sweep WORDS`` says on the cluster's head of the results of ``sweep`` there; raises
-    ``typer.Exit`` with 2 where it could not say it."""
-    from orchestrator import asking, jobs
-
-    asked = jobs.client(address, allow_insecure=allow_insecure)
-    answer = asking.ask_head(asked, [*words, "--results", asking.results_of(asked, sweep, address)], spec)
-    typer.echo(answer.text, nl=False, err=not answer.ok)
-    if not answer.ok:
-        raise typer.Exit(2)
 
 
 def sweep_without_results(sweep: str, overrides: list[str], smoke: bool) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 FROZEN = Path(__file__).parent / "fixtures" / "cli_surface.json"
@@ -35,7 +36,7 @@ def _parameters(verb: Callable[..., Any]) -> dict[str, Any]:
     defaults = inspect.signature(verb).parameters
     found = {}
     for name, hint in hints.items():
-        if name == "return":
+        if name == "return" or hint is typer.Context:  # not typed by anybody
             continue
         kind, info = _annotated(hint)
         default = defaults[name].default

@@ -120,34 +120,88 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeJobs:
 ADDRESS = ("--address", "http://127.0.0.1:1")
 
 
+def said(output: str, errors: str = "") -> str:
+    """The log of a job that answers a question."""
+    return f"{HEAD}{errors}\n{asking.MARK}\n{output}"
+
+
+def question(cluster: FakeJobs) -> str:
+    """What the last job was asked."""
+    command = cluster.submitted[-1]["entrypoint"]
+    return command.removeprefix(jobs.ENTRY).partition(">")[0].strip()
+
+
 def test_logs_are_asked_of_the_head_where_the_results_lie(
     cluster: FakeJobs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.logs = [HEAD + "=== 0123 attempt 1\nSegmentation fault\n"]
+    cluster.logs = [said("=== 0123 attempt 1\nSegmentation fault\n")]
     assert main.run(["logs", "tiny", "0123", "--tail", "5", *ADDRESS]) == 0
     assert capsys.readouterr().out == "=== 0123 attempt 1\nSegmentation fault\n"
     (job,) = cluster.submitted
-    assert job["entrypoint"].endswith("logs tiny 0123 --tail 5 --results /results")
+    assert question(cluster) == "logs tiny 0123 --tail 5 --results /results"
     assert cluster.deleted == [job["submission_id"]]
-    assert cluster.carried == [{"orchestrator", "deyo"}]
+    assert cluster.carried == [{"orchestrator", "deyo", "experiments"}]
 
 
 def test_explain_takes_the_spec_along(cluster: FakeJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = str(write_spec(tmp_path))
     assert main.run(["explain", "0123", *ADDRESS]) == 2
     assert "needs the spec" in capsys.readouterr().err
-    cluster.logs, cluster.states = [HEAD + "error: no run begins with '0123'\n"], ["FAILED", "FAILED"]
+    cluster.logs, cluster.states = [said("", "error: no run begins with '0123'\n")], ["FAILED", "FAILED"]
     assert main.run(["explain", "0123", spec, *ADDRESS]) == 2
     assert capsys.readouterr().err == "error: no run begins with '0123'\n"
-    assert cluster.submitted[0]["entrypoint"].endswith("explain 0123 sweep-spec.json --results /results")
-    assert cluster.carried == [{"orchestrator", "deyo", "sweep-spec.json"}]
+    assert question(cluster) == "explain 0123 sweep-spec.json --results /results"
+    assert cluster.carried == [{"orchestrator", "deyo", "experiments", "sweep-spec.json"}]
+
+
+def test_tables_and_queries_are_asked_of_the_head_in_the_words_typed(
+    cluster: FakeJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.logs = [said("method,accuracy\ndeyo,61.0\n", "note: 3 runs are missing\n")]
+    words = ["--format", "csv", "--where", "seed=1", "--where", "method=deyo", "--seeds", "--compare", "paper"]
+    output = tmp_path / "new" / "table.csv"
+    assert main.run(["table", "tiny", *words, "--output", str(output), *ADDRESS]) == 0
+    assert output.read_text() == "method,accuracy\ndeyo,61.0\n"
+    assert capsys.readouterr() == ("", "note: 3 runs are missing\n")
+    words = ["--format", "csv", "--compare", "paper", "--seeds", "--where", "method=deyo", "--where", "seed=1"]
+    asked = question(cluster).split()
+    assert (asked[:2], asked[-4:]) == (["table", "tiny"], ["--width", "100", "--results", "/results"])
+    assert sorted(asked[2:-4]) == sorted(words)
+
+    cluster.logs, cluster.states = [said("n\n1\n")], ["SUCCEEDED"]
+    assert main.run(["query", "SELECT count(*) AS n FROM runs", "tiny", "--json", *ADDRESS]) == 0
+    assert capsys.readouterr().out == "n\n1\n"
+    assert question(cluster) == "query 'SELECT count(*) AS n FROM runs' tiny --json --results /results"
+
+
+def test_a_table_of_a_spec_takes_it_along(cluster: FakeJobs, tmp_path: Path) -> None:
+    cluster.logs = [said("a table\n")]
+    assert main.run(["table", str(write_spec(tmp_path)), "--set", "seeds=[1]", "--width", "80", *ADDRESS]) == 0
+    assert question(cluster) == "table sweep-spec.json --width 80 --results /results"
+    assert cluster.carried == [{"orchestrator", "deyo", "experiments", "sweep-spec.json"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["table", "tiny", "--compare", "other.yaml"], "a sweep's name is expected"),
+        (["query", "SELECT 1"], "needs the sweep as well"),
+        (["query", "SELECT 1", "tiny", "--format", "parquet"], "csv or json"),
+    ],
+)
+def test_what_the_head_cannot_be_asked(
+    cluster: FakeJobs, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([*words, *ADDRESS]) == 2
+    assert why in capsys.readouterr().err
+    assert not cluster.submitted
 
 
 def test_status_has_the_counts_of_results_on_the_head(cluster: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + "tiny: 3/8 done, 0 failed, 5 left\n"]
+    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", said("tiny: 3/8 done, 0 failed, 5 left\n")]
     assert main.run(["status", "tiny", *ADDRESS]) == 0
     assert capsys.readouterr().out.splitlines() == ["tiny: 3/8 done, 0 failed, 5 left", "job: deyo-sweep-tiny RUNNING"]
-    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", HEAD + '{a warning}\n{\n "done": 3\n}\nat exit\n']
+    cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", said('{\n "done": 3\n}\n', "{a warning}\n")]
     assert main.run(["status", "tiny", "--json", *ADDRESS]) == 0
     assert json.loads(capsys.readouterr().out) == {"done": 3, "job": "deyo-sweep-tiny RUNNING"}
 
@@ -155,11 +209,11 @@ def test_status_has_the_counts_of_results_on_the_head(cluster: FakeJobs, capsys:
 def test_a_sweep_that_has_no_results_yet_has_the_state_of_its_job(
     cluster: FakeJobs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.states, cluster.logs = ["PENDING", "FAILED"], [HEAD + "error: no sweep 'tiny' under /results\n"]
+    cluster.states, cluster.logs = ["PENDING", "FAILED"], [said("", "error: no sweep 'tiny' under /results\n")]
     assert main.run(["status", "tiny", *ADDRESS]) == 0
-    said = capsys.readouterr()
-    assert said.out == "job: deyo-sweep-tiny PENDING\n"
-    assert said.err == "no counts: error: no sweep 'tiny' under /results\n"
+    printed = capsys.readouterr()
+    assert printed.out == "job: deyo-sweep-tiny PENDING\n"
+    assert printed.err == "no counts: error: no sweep 'tiny' under /results\n"
 
 
 def test_a_head_that_does_not_answer_is_not_waited_for(cluster: FakeJobs) -> None:

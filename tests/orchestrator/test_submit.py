@@ -193,6 +193,11 @@ def test_results_on_the_head_are_asked_for_there(cluster: Cluster) -> None:
     assert one.stdout.count("===") == 1, one.stderr
     explained = cluster.sweep("explain", run, spec, *to)
     assert f"{run}: failed" in explained.stdout, explained.stdout + explained.stderr
+    counted = cluster.sweep("query", "SELECT count(*) AS n FROM runs", spec, "--json", *to)
+    assert json.loads(counted.stdout) == [{"n": 0}], counted.stderr
+    output = cluster.folder / "table.md"
+    table = cluster.sweep("table", spec, "--format", "markdown", "--output", str(output), *to)
+    assert output.read_text().startswith("**remote: accuracy (%)"), table.stdout + table.stderr
     unknown = cluster.sweep("logs", "remote", "zzz", *to)
     assert unknown.returncode == 2
     assert "no run begins with 'zzz'" in unknown.stderr
