@@ -15,9 +15,7 @@ attempts, and whether every run's numbers are those of the first place to the la
 
 The published way is one process after the other, which a DataLoader of 2 workers feeds: an image takes as long as
 the slower of the two (both measured here; ``x of 903`` takes the feed of 903 img/s instead). ``full`` scales to
-50,000 images, 15 corruptions, 3 seeds: what is paid once (the command's start, the first group of each method, which
-compiles) stays, what passes between groups grows with the runs, the rest (the loops, and waiting for images to be
-decoded) with the images.
+50,000 images, 15 corruptions, 3 seeds (``sweep_figures.full_seconds``).
 """
 
 from __future__ import annotations
@@ -34,24 +32,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import sweep_setup
 from experiments.benchmarks.record import add_device, heading, parser_for, save
-from experiments.benchmarks.sweep_setup import FULL_CORRUPTIONS, FULL_IMAGES, FULL_SEEDS, Shape
-from experiments.benchmarks.sweep_watch import Watched, processor_seconds_of_children, run_watched
+from experiments.benchmarks.sweep_figures import add_ratios, difference, figures, print_row
+from experiments.benchmarks.sweep_setup import Shape
+from experiments.benchmarks.sweep_watch import processor_seconds_of_children, run_watched
 
-PUBLISHED_FEED = 903.0
 KEPT = "places.pickle"
-NUMBERS = (
-    *("accuracy", "mean_entropy", "mean_plpd", "selected_entropy", "selected", "forwards", "backwards"),
-    *("skipped_steps", "resets", "images", "group_size", "stream_digest", "weights_sha256"),
-)
-COLUMNS = ["run_id", "attempt", "method", "seconds", "decode_seconds", "started_at", "finished_at", *NUMBERS]
-STEPS = ("step", "correct", "mean_entropy", "mean_plpd", "selected")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,77 +81,7 @@ def run_place(
     )
     if watched.code:
         raise SystemExit(f"{place.name}: the sweep ended with {watched.code}")
-    return figures(folder / results, place, watched)
-
-
-def figures(results: Path, place: Place, watched: Watched) -> dict[str, Any]:
-    """What is printed of one finished sweep, and under ``numbers`` what must be equal everywhere."""
-    from orchestrator import open_results
-
-    opened = open_results(str(results), "sweep")
-    rows = opened.runs(columns=COLUMNS).to_pylist()
-    steps = opened.batches(columns=["run_id", *STEPS]).to_pylist()
-    start = min(_time(row["started_at"]) for row in rows)
-    end = max(_time(row["finished_at"]) for row in rows)
-    loops, images = sum(row["seconds"] for row in rows), sum(row["images"] for row in rows)
-    numbers: dict[str, Any] = {row["run_id"]: {"row": tuple(row[n] for n in NUMBERS), "steps": []} for row in rows}
-    for step in sorted(steps, key=lambda s: s["step"]):
-        numbers[step["run_id"]]["steps"].append(tuple(step[name] for name in STEPS))
-    return {
-        "place": place.name,
-        "gpus": place.gpus,
-        "runs": len(numbers),
-        "rows": len(rows),
-        "attempts": sum(row["attempt"] for row in rows),
-        "repeated": sum(row["attempt"] > 1 for row in rows),
-        "command_seconds": watched.seconds,
-        "processor_seconds": watched.processor_seconds,
-        "window_seconds": end - start,
-        "images": images,
-        "images_per_second": images / (end - start),
-        "loop_share": loops / (end - start) / place.gpus,
-        "gpu_busy": watched.busy_share(start, end) or None,
-        "decode_seconds": sum(row["decode_seconds"] for row in rows),
-        "first_groups_seconds": first_groups(rows) / place.gpus,
-        "committed_at_kill": watched.committed_at_kill if watched.killed else None,
-        "killed": watched.killed is not None,
-        "numbers": numbers,
-    }
-
-
-def first_groups(rows: list[dict[str, Any]]) -> float:
-    """Seconds by which the first group of each method took longer than its later ones."""
-    extra = 0.0
-    for method in {row["method"] for row in rows}:
-        groups: dict[str, float] = {}
-        for row in rows:
-            if row["method"] == method:
-                groups[row["started_at"]] = groups.get(row["started_at"], 0.0) + row["seconds"]
-        first, *later = (seconds for _, seconds in sorted(groups.items()))
-        if later:
-            extra += max(0.0, first - statistics.median(later))
-    return extra
-
-
-def _time(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
-
-
-def add_ratios(row: dict[str, Any], shape: Shape, baseline: dict[str, float]) -> None:
-    """Wall clock of the published way over this sweep's, as measured and scaled to the full one; changes ``row``."""
-    feed, runs = baseline["feed"], shape.corruptions * shape.seeds
-    full_runs = FULL_CORRUPTIONS * FULL_SEEDS
-    window, first = row["window_seconds"], row["first_groups_seconds"]
-    waiting = row["decode_seconds"] / row["gpus"]
-    between = max(0.0, window * (1 - row["loop_share"]) - waiting)
-    growth = FULL_IMAGES * full_runs / (shape.images * runs)
-    full = row["command_seconds"] - window + first
-    full += (window - first - between) * growth + between * full_runs / runs
-    for name, rate in (("measured_feed", feed), ("feed_903", PUBLISHED_FEED)):
-        per_image = sum(1 / min(rate, baseline[method]) for method in shape.methods)
-        row[f"ratio_{name}"] = per_image * shape.images * runs / row["command_seconds"]
-        row[f"full_ratio_{name}"] = per_image * FULL_IMAGES * full_runs / full
-    row["full_seconds"] = full
+    return {"place": place.name, **figures(folder / results, place.gpus, watched)}
 
 
 def published(shape: Shape, folder: Path, device: str, seconds: float) -> dict[str, float]:
@@ -215,37 +136,6 @@ def against_bare_loop(folder: Path, device: str, rounds: int) -> list[dict[str, 
         )
         print(f"{what:9} the sweep {sweep:7.2f} s, a bare loop {loop:7.2f} s: {sweep / loop:.3f}", flush=True)
     return rows
-
-
-def difference(row: dict[str, Any], first: dict[str, Any]) -> str:
-    """The first number in which the runs of two places differ, or "" where none does."""
-    ours, theirs = row["numbers"], first["numbers"]
-    if ours.keys() != theirs.keys():
-        return f"{len(ours.keys() ^ theirs.keys())} runs are not in both"
-    for run_id, found in ours.items():
-        for name, mine, other in zip(NUMBERS, found["row"], theirs[run_id]["row"]):
-            if mine != other:
-                return f"{run_id} {name} {mine} for {other}"
-        if found["steps"] != theirs[run_id]["steps"]:
-            return f"{run_id} steps"
-    return ""
-
-
-def print_row(row: dict[str, Any]) -> None:
-    """One place's figures in two lines."""
-    busy = " ".join(f"{100 * share:.0f} %" for share in row["gpu_busy"] or ()) or "-"
-    print(
-        f"{row['place']:26} command {row['command_seconds']:7.1f} s, runs {row['window_seconds']:7.1f} s, "
-        f"{row['images_per_second']:8.1f} img/s, loops {100 * row['loop_share']:5.1f} % of it, GPUs busy {busy}; "
-        f"{row['rows']} rows of {row['runs']} runs, {row['attempts']} attempts, {row['difference'] or 'numbers equal'}"
-    )
-    if "full_seconds" in row:
-        measured = f"x{row['ratio_measured_feed']:.2f} of the published way (x{row['ratio_feed_903']:.2f} of 903 img/s)"
-        full = f"x{row['full_ratio_measured_feed']:.2f} (x{row['full_ratio_feed_903']:.2f} of 903 img/s)"
-        print(f"{'':26} {measured}; full: {row['full_seconds']:,.0f} s, {full}")
-    if row["killed"]:
-        print(f"{'':26} a worker was killed at {row['committed_at_kill']} commits: {row['repeated']} runs repeated")
-    sys.stdout.flush()
 
 
 def places(options: argparse.Namespace) -> list[Place]:
