@@ -40,12 +40,12 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
         torch.cuda.set_stream(before)
 
 
-def warm_up(run: Callable[[], object]) -> None:
+def warm_up(run: Callable[[], object], *, calls: int = WARM_UP_CALLS) -> None:
     """Call ``run`` where it is captured afterwards: compilation, library handles, autotuning."""
     stream = capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_CALLS):
+        for _ in range(calls):
             run()
     torch.cuda.current_stream().wait_stream(stream)
 

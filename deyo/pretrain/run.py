@@ -69,6 +69,7 @@ def pretrain(
         module = initial_module(recipe, benchmark.num_classes, seed, weights, cache)
         trainer = Trainer(recipe, module, images, seed=seed, num_classes=benchmark.num_classes, device=chosen)
         _train(trainer, path, recipe, seed, progress)
+        trainer.captured = None  # which refers to the trainer: its memory is free with it
         write(path, trainer.module.state_dict(), _metadata(trainer, recipe, benchmark, seed, images.fingerprint))
         _partial(path).unlink(missing_ok=True)
     return path

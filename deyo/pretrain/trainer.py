@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deyo.networks.definition import read_state
+from deyo.pretrain.captured import CapturedStep
 from deyo.pretrain.checkpoint import read_metadata, write
 from deyo.pretrain.recipes import Recipe
 from deyo.random import permutations
@@ -62,6 +63,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, correct, selected, images
         self._order: tuple[int, Tensor] | None = None
+        self.captured = CapturedStep(self._learn) if can_capture(recipe, device) else None
 
     @property
     def epoch(self) -> int:
@@ -74,14 +76,10 @@ class Trainer:
         x = self._batch(indices)
         y = self.labels[indices]
         selected = self._selected(x)
-        logits = self.module(x)
-        losses = F.cross_entropy(logits, y, reduction="none")
-        weight = torch.ones_like(losses) if selected is None else selected.to(losses.dtype)
-        loss = (losses * weight).sum() / weight.sum().clamp(min=1)
-        self._update(loss, skip=selected is not None and not bool(selected.any()))
-        correct = (logits.detach().argmax(1) == y).sum()
-        self.sums[:3] += torch.stack([losses.detach().sum(), correct, weight.sum()])
-        self.sums[3] += len(y)
+        if self.captured is not None and selected is None and len(y) == self.recipe.batch_size:
+            self.captured(x, y)
+        else:
+            self._learn(x, y, selected)
         self.step += 1
         if self.step % self.steps_per_epoch == 0 or self.step == self.total_steps:
             self.history.append(self.averages())
@@ -93,6 +91,17 @@ class Trainer:
         if images == 0:
             return dict(self.history[-1]) if self.history else {"loss": math.nan, "accuracy": 0.0, "selected": 1.0}
         return {"loss": loss / images, "accuracy": correct / images, "selected": selected / images}
+
+    def _learn(self, x: Tensor, y: Tensor, selected: Tensor | None = None) -> None:
+        """Forward, backward and update on pixels [B, 3, H, W] and labels [B]; the loss is over the ``selected``."""
+        logits = self.module(x)
+        losses = F.cross_entropy(logits, y, reduction="none")
+        weight = torch.ones_like(losses) if selected is None else selected.to(losses.dtype)
+        loss = (losses * weight).sum() / weight.sum().clamp(min=1)
+        self._update(loss, skip=selected is not None and not bool(selected.any()))
+        correct = (logits.detach().argmax(1) == y).sum()
+        self.sums[:3] += torch.stack([losses.detach().sum(), correct, weight.sum()])
+        self.sums[3] += len(y)
 
     def _update(self, loss: Tensor, *, skip: bool) -> None:
         """An empty selection moves nothing, momentum included."""
@@ -175,6 +184,12 @@ class Trainer:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)
         self.sums.copy_(state["sums"])
         self.step, self.history = _counters(metadata)
+
+
+def can_capture(recipe: Recipe, device: torch.device) -> bool:
+    """Whether steps of ``recipe`` can be a CUDA graph: what changes from step to step must be a tensor, and a learning
+    rate is a number, so that it has to be constant."""
+    return device.type == "cuda" and recipe.schedule == "constant"
 
 
 def _counters(metadata: dict[str, Any]) -> tuple[int, list[dict[str, float]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,13 @@ from safetensors.torch import load_file, save_file
 from deyo.networks import load_network, weights_id
 from deyo.networks.registry import definition
 from deyo.pretrain import PretrainProgress, checkpoint_path, pretrain, read_checkpoint, recipe_for
+from deyo.pretrain import captured as captured_module
 from deyo.pretrain import run as run_module
+from deyo.pretrain.captured import CapturedStep
 from deyo.pretrain.checkpoint import read_metadata, write
+from deyo.pretrain.recipes import Recipe
 from deyo.pretrain.run import initial_module, training_history
-from deyo.pretrain.trainer import Trainer
+from deyo.pretrain.trainer import Trainer, can_capture
 from deyo.types import ConfigError, DataError, ImageSet
 
 CPU = torch.device("cpu")
@@ -273,6 +278,85 @@ def test_who_comes_second_waits_for_the_first(tmp_path: Path) -> None:
     other.join(timeout=60)
     assert not other.is_alive()
     assert seen == []  # it trained nothing: the checkpoint made meanwhile was used
+
+
+def constant(name: str) -> Recipe:
+    """A short recipe whose steps can be captured; 100 images leave a short last batch in each epoch."""
+    return replace(recipe_for(name, "stripes"), schedule="constant", learning_rate=0.01, batch_size=16, epochs=4)
+
+
+def trained(
+    recipe: Recipe, device: str, *, captured: bool, steps: int | None = None, start: Path | None = None
+) -> Trainer:
+    module = initial_module(recipe, 4, 0)
+    trainer = Trainer(recipe, module, Stripes(100).images_, seed=0, num_classes=4, device=torch.device(device))
+    if captured:
+        trainer.captured = CapturedStep(trainer._learn)
+    else:
+        trainer.captured = None
+    if start is not None:
+        trainer.load(start)
+    with run_module.deterministic():
+        while trainer.step < (steps or trainer.total_steps):
+            trainer.advance()
+    return trainer
+
+
+def assert_equal_training(one: Trainer, other: Trainer) -> None:
+    assert one.history == other.history
+    state = other.module.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in one.module.state_dict().items())
+
+
+def test_only_steps_with_a_constant_learning_rate_are_captured() -> None:
+    gpu = torch.device("cuda")
+    assert can_capture(recipe_for("resnet18-bn", "colored-mnist"), gpu)
+    assert not can_capture(recipe_for("resnet18-bn", "colored-mnist"), CPU)
+    assert not can_capture(recipe_for("small-resnet-bn", "stripes"), gpu)
+
+
+@pytest.mark.parametrize("name", ["small-resnet-bn", "small-resnet-bn+plpd"])
+def test_captured_steps_are_the_steps_themselves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a recording is played by calling the step again, on the inputs that the recording knows."""
+    recorded: list[int] = []
+
+    def record(step: Callable[[], None]) -> Callable[[], object]:
+        recorded.append(1)
+        return step
+
+    monkeypatch.setattr(captured_module, "record", record)
+    monkeypatch.setattr(captured_module, "warm_up", lambda run, *, calls: [run() for _ in range(calls)])
+    recipe = constant(name)
+    plain = trained(recipe, "cpu", captured=False)
+    played = trained(recipe, "cpu", captured=True)
+    assert recorded == [1]
+    assert played.captured is not None
+    assert played.captured.calls == (24 if name == "small-resnet-bn" else 18)  # of 6 full batches an epoch
+    assert_equal_training(plain, played)
+    trained(recipe, "cpu", captured=True, steps=5).save(tmp_path / "half.safetensors")
+    assert_equal_training(plain, trained(recipe, "cpu", captured=True, start=tmp_path / "half.safetensors"))
+
+
+def test_a_step_that_cannot_be_captured_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(step: Callable[[], None]) -> Callable[[], object]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(captured_module, "record", record)
+    monkeypatch.setattr(captured_module, "warm_up", lambda run, *, calls: run())
+    recipe = constant("small-resnet-bn")
+    assert_equal_training(trained(recipe, "cpu", captured=False), trained(recipe, "cpu", captured=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["small-resnet-bn", "small-resnet-gn", "small-resnet-bn+plpd"])
+def test_captured_steps_on_a_gpu_give_the_same_bits(name: str, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    recipe = constant(name)
+    plain = trained(recipe, "cuda", captured=False)
+    assert_equal_training(plain, trained(recipe, "cuda", captured=True))
+    trained(recipe, "cuda", captured=True, steps=5).save(tmp_path / "half.safetensors")
+    assert_equal_training(plain, trained(recipe, "cuda", captured=True, start=tmp_path / "half.safetensors"))
 
 
 @pytest.mark.gpu
