@@ -6,7 +6,7 @@ Commands are taken in the order of ``tasks``, which is that of their worth; one 
 what is left is passed over, and one that outlasts the time is interrupted, with the figures it has. ``sweeps`` and
 ``parity`` measure no speed: several of them share the last GPU from the start where there are two or more. Each GPU has
 its own share of the processor's cores, as on a machine of its own. Each command's output is in NAME.log, its figures in
-NAME.parquet, results of real sweeps in ``results``.
+NAME.parquet, results of real sweeps in ``results``; with the same ``--out`` these go on where they ended.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ def engine(name: str, seconds: int, cases: str, *words: str) -> Task:
     return bench(name, seconds, "engine", "--cases", cases, "--seconds", "1", *words)
 
 
+def accuracy(name: str, seconds: int, *words: str) -> Task:
+    return bench(name, seconds, "accuracy", "--data", "{data}", *words, needs_data=True, measures=False)
+
+
 def sweep(name: str, seconds: int, spec: str, *settings: str) -> Task:
     """A real sweep of ``experiments``, of whose numbers tables are made; through Ray where it is installed."""
     program = "import sys; from orchestrator.cli.main import main; main(sys.argv[1:])"
@@ -67,33 +71,27 @@ def tasks() -> list[Task]:
     third, tenth = "resources.gpu_fraction=0.33", "resources.gpu_fraction=0.1"
     seeds = f"seeds={list(range(12))}"
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
+    cifar = ("--sets", "cifar", "--corruptions", "15", "--seeds", "3", "--max-images", "5000", "--group-size", "15")
     return [
-        Task(name="parity", seconds=250, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
+        Task(name="parity", seconds=300, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
+        bench("sweep-bf16", 330, "sweep", "--precision", "bf16", "--again"),
         sweep("colored-mnist", 300, "colored_mnist", third),
         engine("bn", 240, "resnet50-bn:64:4:tf32,resnet50-bn:64:4:bf16", "--profile"),
-        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
-        bench("sweep-bf16", 300, "sweep", "--precision", "bf16", "--again"),
-        bench("augmentation", 90, "augmentation", "--networks", "resnet50-bn", "--seconds", "1"),
+        sweep("small-card", 60, "imagenet_sample_c", "name=small-card", tenth, "resources.group_size=24", *one),
+        sweep("imagenet-sample", 120, "imagenet_sample_c", "resources.gpu_fraction=0.5"),
+        accuracy("accuracy-cifar", 400, *cifar),
+        engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
+        accuracy("accuracy-colored", 250, "--sets", "colored-mnist", "--networks", "3"),
         engine("methods", 300, "resnet50-bn:64:4:tf32:tent+eata+sar"),
         engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),
-        sweep("imagenet-sample", 120, "imagenet_sample_c", "resources.gpu_fraction=0.5"),
-        sweep("small-card", 60, "imagenet_sample_c", "name=small-card", tenth, "resources.group_size=24", *one),
-        bench("feeding", 60, "feeding"),
-        bench("sweep-tf32", 300, "sweep", "--again"),
-        engine("stem", 150, "resnet50-bn:64:4:bf16", "--ways", "plain-stem"),
-        bench(
-            "accuracy-cifar",
-            400,
-            "accuracy",
-            *("--data", "{data}", "--sets", "cifar", "--corruptions", "15", "--seeds", "3"),
-            *("--max-images", "5000", "--group-size", "15"),
-            needs_data=True,
-            measures=False,
-        ),
         sweep("cifar-wild", 500, "cifar10_wild", third),
+        bench("sweep-tf32", 300, "sweep", "--again"),
+        engine("kernels", 240, "resnet50-bn:64:4:bf16", "--ways", "timed-kernels,plain-relu,pool-last"),
+        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
+        bench("augmentation", 90, "augmentation", "--networks", "resnet50-bn", "--seconds", "1"),
+        bench("feeding", 60, "feeding"),
         bench("corruptions", 45, "corruptions"),
         bench("estimate", 120, "estimate", "--set", "resources.group_size=3"),
-        engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
     ]
 
 
