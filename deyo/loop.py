@@ -4,13 +4,14 @@
 ...     print(record.step, record.correct.mean())
 
 Pixels are gathered by index and moved to the device as uint8; what steps report stays on the device and comes
-to the host a block of steps at a time, so that reporting does not stop the device at every step.
+to the host a block of steps at a time, so that reporting does not stop the device at every step. Where the method may
+be ahead of the records, the device does not even wait for who reads a block.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -22,27 +23,43 @@ from deyo.types import ConfigError, Method, StepRecord, StepReport, Stream
 
 
 def adapt(
-    method: Method, streams: Stream | Sequence[Stream], *, start_step: int = 0, block: int = 64
+    method: Method,
+    streams: Stream | Sequence[Stream],
+    *,
+    start_step: int = 0,
+    block: int = 64,
+    may_be_ahead: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepRecord]:
     """Run ``method`` over one stream a run, yielding a record for each step, in order.
 
     All streams have the same length and batch size (ConfigError otherwise). ``start_step`` continues in the
-    middle (load the method's state of that step first); ``block`` steps are reported at a time.
+    middle (load the method's state of that step first); ``block`` steps are reported at a time. ``may_be_ahead`` is
+    asked after each block that is begun: true lets the next block's steps be queued on the device before this one's
+    records are handed out. Only where it said false is the method where the block's last record is.
     """
     group = [streams] if isinstance(streams, Stream) else list(streams)
     _check(group)
     feed = _Feed(group, method.context.device)
     pending: list[tuple[int, dict[str, Tensor]]] = []
+    behind: _Block | None = None
     try:
         for step in range(start_step, len(group[0])):
             if step * group[0].batch_size in group[0].reset_at:
                 method.reset()
             method.step(feed.pixels(step))
             pending.append((step, _copied(method.report)))
-            if len(pending) == block:
-                yield from _to_host(pending, feed)
-                pending = []
-        yield from _to_host(pending, feed)
+            if len(pending) < block:
+                continue
+            latest, pending = _Block(pending, feed), []
+            if behind is not None:
+                yield from behind.records()
+            behind = latest
+            if not may_be_ahead() or feed.host:
+                yield from behind.records()
+                behind = None
+        for rest in (behind, _Block(pending, feed) if pending else None):
+            if rest is not None:
+                yield from rest.records()
     finally:
         feed.close()
 
@@ -152,20 +169,36 @@ def _copied(report: StepReport) -> dict[str, Tensor]:
     return {f.name: getattr(report, f.name).detach().clone() for f in dataclasses.fields(report)}
 
 
-def _to_host(pending: Sequence[tuple[int, dict[str, Tensor]]], feed: _Feed) -> Iterator[StepRecord]:
-    """One transfer for each field and shape of the block."""
-    if not pending:
-        return
-    host = {name: _move([report[name] for _, report in pending]) for name in pending[0][1]}
-    for position, (step, _) in enumerate(pending):
-        fields = {name: values[position] for name, values in host.items()}
-        yield StepRecord(step=step, **feed.columns(step), **fields)
+class _Block:
+    """Steps whose reports are on their way to the host, in one transfer for each field and shape."""
+
+    def __init__(self, reports: Sequence[tuple[int, dict[str, Tensor]]], feed: _Feed) -> None:
+        self.feed = feed
+        self.steps = [step for step, _ in reports]
+        self.fields = {name: _sent([report[name] for _, report in reports]) for name in reports[0][1]}
+        self.arrived: torch.cuda.Event | None = None
+        if feed.device.type == "cuda":
+            with torch.cuda.device(feed.device):
+                self.arrived = torch.cuda.current_stream().record_event()
+
+    def records(self) -> Iterator[StepRecord]:
+        """Waits for the device to have done these steps."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        host = {name: [row for tensor in sent for row in tensor.numpy().copy()] for name, sent in self.fields.items()}
+        for position, step in enumerate(self.steps):
+            fields = {name: values[position] for name, values in host.items()}
+            yield StepRecord(step=step, **self.feed.columns(step), **fields)
 
 
-def _move(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    if all(t.shape == tensors[0].shape for t in tensors):
-        return list(torch.stack(list(tensors)).cpu().numpy())
-    return [t.cpu().numpy() for t in tensors]
+def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors on the host [n, ...] that get the values of ``tensors``, as many of one shape together."""
+    if any(t.shape != tensors[0].shape for t in tensors):
+        return [part for tensor in tensors for part in _sent([tensor])]
+    together = torch.stack(list(tensors))
+    if not together.is_cuda:
+        return [together]
+    return [torch.empty(together.shape, dtype=together.dtype, pin_memory=True).copy_(together, non_blocking=True)]
 
 
 def _or_missing(values: np.ndarray | None, index: np.ndarray) -> np.ndarray:

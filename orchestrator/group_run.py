@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -174,8 +175,10 @@ def _advance(
         start = members[0].resume.step
         yield from _restore(members, copies, method)
     clock = _Clock(state)
-    last_checkpoint = time.monotonic()
-    records = engine.adapt(method, [m.stream for m in filled], start_step=start, block=BLOCK)
+    saving = _Saving(task.checkpoint_seconds, ahead=state.device.type == "cuda")
+    records = engine.adapt(
+        method, [m.stream for m in filled], start_step=start, block=BLOCK, may_be_ahead=saving.may_wait
+    )
     for record in clock.timed(records):
         for position, member in enumerate(members):
             member.add(record, position)
@@ -184,9 +187,10 @@ def _advance(
         for member in members:
             yield from member.take_rows()
         more = record.step + 1 < len(members[0].stream)
-        if more and time.monotonic() - last_checkpoint >= task.checkpoint_seconds:
-            yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
-            last_checkpoint = time.monotonic()
+        if more and saving.due():
+            with clock.stopped():
+                yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
+            saving.done()
     memory = state.memory_of(method)
     for member in members:
         yield from member.take_rows()
@@ -278,20 +282,60 @@ def _checkpoints(
         yield Checkpoint(run_id=member.run.run_id, step=step, blob=blob)
 
 
+class _Saving:
+    """When a checkpoint is due: after so many ``seconds``, at the end of a block beyond which the method has not gone.
+
+    ``ahead``: until then it may go on before a block's records are read.
+    """
+
+    def __init__(self, seconds: float, *, ahead: bool) -> None:
+        self.seconds, self.ahead = seconds, ahead
+        self.last = time.monotonic()
+        self.at_rest = not ahead
+
+    def may_wait(self) -> bool:
+        """Asked at a block's end, before it is handed out: whether the method may go on."""
+        self.at_rest = not self.ahead or self._over()
+        return not self.at_rest
+
+    def due(self) -> bool:
+        return self.at_rest and self._over()
+
+    def done(self) -> None:
+        self.last = time.monotonic()
+
+    def _over(self) -> bool:
+        return time.monotonic() - self.last >= self.seconds
+
+
 class _Clock:
-    """Seconds spent in the loop alone, the device synchronised at both ends."""
+    """Seconds spent in the loop alone, the device synchronised at both ends.
+
+    On a GPU steps go on while records are read, so that reading them counts as well: it takes none of its time.
+    """
 
     def __init__(self, state: WorkerState) -> None:
         self.state = state
+        self.overlapped = state.device.type == "cuda"
         self.seconds = 0.0
+        self._from: float | None = None
 
     def timed(self, records: Iterator[StepRecord]) -> Iterator[StepRecord]:
         while True:
-            before = time.perf_counter()
+            if self._from is None or not self.overlapped:
+                self._from = time.perf_counter()
             record = next(records, None)
             if record is None:
                 self.state.synchronise()
-            self.seconds += time.perf_counter() - before
+            now = time.perf_counter()
+            self.seconds += now - self._from
+            self._from = now
             if record is None:
                 return
             yield record
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What happens meanwhile does not count."""
+        yield
+        self._from = None

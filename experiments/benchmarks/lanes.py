@@ -71,6 +71,8 @@ def tasks() -> list[Task]:
     third, tenth = "resources.gpu_fraction=0.33", "resources.gpu_fraction=0.1"
     seeds = f"seeds={list(range(12))}"
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
+    batch_1 = ("--network", "resnet50-gn", "--batch", "1", "--corruptions", "15", "--seeds", "8", "--per-class", "1")
+    batch_1 += ("--max-images", "256", "--group-size", "120")
     cifar = ("--sets", "cifar", "--corruptions", "15", "--seeds", "3", "--max-images", "5000", "--group-size", "15")
     return [
         Task(name="parity", seconds=300, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
@@ -86,6 +88,7 @@ def tasks() -> list[Task]:
         engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),
         sweep("cifar-wild", 500, "cifar10_wild", third),
         bench("sweep-tf32", 300, "sweep", "--again"),
+        bench("sweep-batch-1", 300, "sweep", "--precision", "bf16", "--no-published", *batch_1),
         engine("kernels", 240, "resnet50-bn:64:4:bf16", "--ways", "timed-kernels,plain-relu,pool-last"),
         engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
         bench("augmentation", 90, "augmentation", "--networks", "resnet50-bn", "--seconds", "1"),

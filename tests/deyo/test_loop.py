@@ -56,6 +56,25 @@ def test_blocks_change_no_number() -> None:
             np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
 
 
+def test_a_method_may_be_ahead_of_the_records_and_rests_where_it_may_not() -> None:
+    images = image_set()
+    there = dataclasses.replace(images, pixels=torch.from_numpy(images.pixels))
+    answers = iter([True, False, True])
+    ahead, found = method(), []
+    for record in adapt(ahead, stream(images=there), block=2, may_be_ahead=lambda: next(answers)):
+        found.append((record, int(ahead.steps)))
+    assert [(r.step + 1, steps) for r, steps in found] == [(1, 4), (2, 4), (3, 4), (4, 4), (5, 7), (6, 7), (7, 7)]
+    for one, other in zip(list(adapt(method(), stream())), [record for record, _ in found], strict=True):
+        for field in dataclasses.fields(one):
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+def test_images_that_come_from_the_host_are_not_taken_ahead() -> None:
+    waiting = method()
+    for record in adapt(waiting, stream(), block=2, may_be_ahead=lambda: True):
+        assert int(waiting.steps) <= 2 * (record.step // 2 + 1)
+
+
 def test_runs_of_different_streams_side_by_side() -> None:
     shared = image_set()
     streams = [stream(s, images=shared) for s in range(3)]

@@ -7,9 +7,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from engine_runs import tiny_plan
 
+from deyo.types import ImageSet
+from orchestrator import group_run
 from orchestrator.executors.guard import captured
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.group_run import BLOCK
@@ -124,6 +128,42 @@ def test_a_run_resumed_from_a_checkpoint_gives_the_numbers_of_an_undisturbed_one
             assert {r["attempt"] for r in after} == {2}
         one, other = finished(whole)[run.run_id], finished(resumed)[run.run_id]
         assert {n: one[n] for n in NUMBERS} == {n: other[n] for n in NUMBERS}
+
+
+def test_checkpoints_are_taken_where_the_method_is_not_ahead_of_its_records(
+    state: WorkerState, artifacts: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where steps are queued while records are read. A clock that ticks when it is looked at."""
+
+    class Saving(group_run._Saving):
+        ticks = 0
+
+        def _over(self) -> bool:
+            Saving.ticks += 1
+            return Saving.ticks >= 3
+
+        def done(self) -> None:
+            Saving.ticks = 0
+
+    def on_device(self: WorkerState, *of: object) -> ImageSet:
+        images = image_set(self, *of)
+        return replace(images, pixels=torch.from_numpy(np.array(images.pixels)))
+
+    image_set = WorkerState.image_set
+    runs = tiny_plan(seeds=[0, 1], images=4 * BLOCK + 10, methods="[tent]", batch=1, extra="samples: true\n").runs
+    expected = list(execute(group(runs, artifacts), state))
+    monkeypatch.setattr(WorkerState, "image_set", on_device)
+    monkeypatch.setattr(group_run, "_Saving", lambda seconds, *, ahead: Saving(seconds, ahead=True))
+    whole = list(execute(group(runs, artifacts), state))
+    saved = {m.run_id: m for m in whole if isinstance(m, Checkpoint)}
+    assert {c.step for c in saved.values()} == {3 * BLOCK}
+    Saving.ticks = 0
+    resumed = list(execute(group(runs, artifacts, resume=saved, attempts={run.run_id: 2 for run in runs}), state))
+    for run in runs:
+        for messages in (whole, resumed):
+            for grain in ("batches", "samples"):
+                one, other = _rows(expected, run, grain), _rows(messages, run, grain)
+                assert [_number(r) for r in one] == [_number(r) for r in other]
 
 
 def _rows(messages: list, run: PlannedRun, grain: str) -> list[dict]:
