@@ -36,6 +36,7 @@ def sets(gpu: bool, corruptions: list[str]) -> dict[str, dict[str, Any]]:
     """Name -> the part of a spec that says which runs."""
     mild = {"benchmark": "digits-c", "corruptions": corruptions, "models": ["small-resnet-bn", "small-resnet-gn"]}
     cifar = {"benchmark": "cifar10-jpeg", "corruptions": corruptions, "methods": METHODS}
+    eata = {"eata": {"redundancy_margin": 0.4, "fisher_size": 500}}
     rate = {name: {"learning_rate": 0.01} for name in ("tent", "eata", "sar", "deyo")}
     return {
         "digits": {"runs": [{**mild, "methods": METHODS}], "settings": rate},
@@ -50,13 +51,8 @@ def sets(gpu: bool, corruptions: list[str]) -> dict[str, dict[str, Any]]:
                 }
             ],
         },
-        "cifar": {
-            "runs": [
-                {**cifar, "scenario": "mild", "models": [BN]},
-                {**cifar, "scenario": "label-shift", "models": [GN]},
-            ],
-            "settings": {"eata": {"redundancy_margin": 0.4, "fisher_size": 500}},
-        },
+        "cifar-bn": {"runs": [{**cifar, "scenario": "mild", "models": [BN]}], "settings": eata},
+        "cifar-gn": {"runs": [{**cifar, "scenario": "label-shift", "models": [GN]}], "settings": eata},
     }
 
 
@@ -125,7 +121,7 @@ def spread(count: int) -> list[str]:
 def main() -> None:
     parser = parser_for(__doc__)
     add_device(parser)
-    parser.add_argument("--sets", help="of digits, colored-mnist, cifar (default: those whose data is there)")
+    parser.add_argument("--sets", help="of digits, colored-mnist, cifar-bn, cifar-gn (default: all with data)")
     parser.add_argument("--data", default=os.environ.get("DEYO_TEST_DATA"), help="folder of the real data")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--networks", type=int, default=1, help="seeds of pretraining")
@@ -139,7 +135,7 @@ def main() -> None:
         options.max_images = options.max_images or 1000
     if options.data:
         os.environ |= data_environment(options.data)
-    real = ["colored-mnist", "cifar"] if options.data else []
+    real = ["colored-mnist", "cifar-bn", "cifar-gn"] if options.data else []
     chosen = options.sets.split(",") if options.sets else ["digits", *real]
     print(heading(options.device), flush=True)
     print(
