@@ -179,7 +179,8 @@ class _Block:
         self.arrived: torch.cuda.Event | None = None
         if feed.device.type == "cuda":
             with torch.cuda.device(feed.device):
-                self.arrived = torch.cuda.current_stream().record_event()
+                self.arrived = torch.cuda.Event(blocking=True)  # who waits leaves the core to others
+                self.arrived.record()
 
     def records(self) -> Iterator[StepRecord]:
         """Waits for the device to have done these steps."""
