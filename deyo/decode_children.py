@@ -25,6 +25,8 @@ from deyo.types import DataError
 CHILD_IMAGES = 512
 """Images for which a child is worth its start (0.15 s)."""
 
+_LAST_SECONDS = 5.0
+
 _LIVES = 2
 """Children that a part may cost before it is given up."""
 
@@ -69,6 +71,8 @@ class Child:
             requests.flush()
             return pickle.load(answers)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_LAST_SECONDS)  # its pipes close before it has ended: how it ends says why
             raise ChildGoneError from error
 
     def close(self) -> None:

@@ -47,7 +47,8 @@ def accelerate(method: Method, *, compile: bool = True) -> Method:
     """
     if not can_accelerate(method):
         return method
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, CODES)
+    if compile:
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, CODES)
     if isinstance(method, MEMO):
         method.wrap = lambda function, compilable: GraphedFunction(function, compile=compile and compilable)
     else:

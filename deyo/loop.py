@@ -28,14 +28,14 @@ def adapt(
     *,
     start_step: int = 0,
     block: int = 64,
-    may_be_ahead: Callable[[], bool] = lambda: False,
+    may_be_ahead: Callable[[bool], bool] = lambda _: False,
 ) -> Iterator[StepRecord]:
     """Run ``method`` over one stream a run, yielding a record for each step, in order.
 
     All streams have the same length and batch size (ConfigError otherwise). ``start_step`` continues in the
     middle (load the method's state of that step first); ``block`` steps are reported at a time. ``may_be_ahead`` is
-    asked after each block that is begun: true lets the next block's steps be queued on the device before this one's
-    records are handed out. Only where it said false is the method where the block's last record is.
+    asked before a block is handed out, with whether it makes sense: true lets the next block's steps be queued on the
+    device before this one's records are read. Only where it said false is the method where the block's last record is.
     """
     group = [streams] if isinstance(streams, Stream) else list(streams)
     _check(group)
@@ -54,12 +54,15 @@ def adapt(
             if behind is not None:
                 yield from behind.records()
             behind = latest
-            if not may_be_ahead() or feed.host:
+            if not may_be_ahead(not feed.host):
                 yield from behind.records()
                 behind = None
-        for rest in (behind, _Block(pending, feed) if pending else None):
-            if rest is not None:
-                yield from rest.records()
+        latest = _Block(pending, feed) if pending else None
+        if behind is not None:
+            yield from behind.records()
+        if latest is not None:
+            may_be_ahead(False)
+            yield from latest.records()
     finally:
         feed.close()
 

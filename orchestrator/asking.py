@@ -19,8 +19,8 @@ from orchestrator.probe import ClusterError
 from orchestrator.provenance import code_environment
 from orchestrator.specmodel import SweepSpec
 
-MARK = "--- what it says ---"
-"""A line of the job's log: what was said on standard error comes before it, on standard output after it."""
+ERRORS, OUTPUT = "--- errors ---", "--- output ---"
+"""Lines of the job's log, after which stands what was said on standard error, and on standard output."""
 
 PATIENCE = 120.0
 """Seconds for an answer: the head has to unpack the code, and Python and PyTorch to start there."""
@@ -39,7 +39,7 @@ def results_of(asked: Any, sweep: str, address: str) -> str:
     """Where the sweep's last job writes. Raises ``ConfigError`` if the cluster knows no such job."""
     job = jobs.existing_job(asked, sweep, address)
     if not job.results:
-        raise ConfigError(f"{job.name} does not say where it writes: log in on the head, or pass its --results")
+        raise ConfigError(f"{job.name} does not say where it writes: log in on the head, and ask there with --results")
     return job.results
 
 
@@ -50,11 +50,12 @@ def ask_head(asked: Any, words: Sequence[str], spec: SweepSpec | None = None, *,
     ``ClusterError`` if there is no answer within ``patience`` seconds.
     """
     name = f"deyo-question-{uuid.uuid4().hex[:12]}"
-    aside = f"{jobs.ENTRY} {shlex.join(words)} >answer; code=$?; echo; echo '{MARK}'; cat answer; exit $code"
+    verb = f"{jobs.ENTRY} {shlex.join(words)}"  # its folder is that of every question that carries the same code
+    command = f"echo '{ERRORS}'; {verb} >{name}; code=$?; echo; echo '{OUTPUT}'; cat {name}; rm -f {name}; exit $code"
     with jobs.package(spec, for_tables=True) as folder:
         asked.submit_job(
             submission_id=name,
-            entrypoint=aside,
+            entrypoint=command,
             runtime_env={"working_dir": folder, "env_vars": dict(code_environment())},
             metadata={"question": words[0]},
         )
@@ -69,7 +70,8 @@ def ask_head(asked: Any, words: Sequence[str], spec: SweepSpec | None = None, *,
             with contextlib.suppress(RuntimeError):
                 asked.stop_job(name)
         _forget(asked, name)
-    notes, _, text = "".join(said).partition(f"{MARK}\n")
+    errors, _, text = "".join(said).partition(f"\n{OUTPUT}\n")
+    _, _, notes = f"\n{errors}".rpartition(f"\n{ERRORS}\n")  # Ray repeats the question first, which may have many lines
     return Answer(text=text, notes=notes.strip(), ok=state == "SUCCEEDED")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -174,10 +173,10 @@ def _advance(
     if members[0].resume:
         start = members[0].resume.step
         yield from _restore(members, copies, method)
-    clock = _Clock(state)
     saving = _Saving(task.checkpoint_seconds, ahead=state.device.type == "cuda")
+    clock = _Clock(state, lambda: saving.at_rest)
     records = engine.adapt(
-        method, [m.stream for m in filled], start_step=start, block=BLOCK, may_be_ahead=saving.may_wait
+        method, [m.stream for m in filled], start_step=start, block=BLOCK, may_be_ahead=saving.may_be_ahead
     )
     for record in clock.timed(records):
         for position, member in enumerate(members):
@@ -188,8 +187,7 @@ def _advance(
             yield from member.take_rows()
         more = record.step + 1 < len(members[0].stream)
         if more and saving.due():
-            with clock.stopped():
-                yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
+            yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
             saving.done()
     memory = state.memory_of(method)
     for member in members:
@@ -291,11 +289,11 @@ class _Saving:
     def __init__(self, seconds: float, *, ahead: bool) -> None:
         self.seconds, self.ahead = seconds, ahead
         self.last = time.monotonic()
-        self.at_rest = not ahead
+        self.at_rest = True
 
-    def may_wait(self) -> bool:
-        """Asked at a block's end, before it is handed out: whether the method may go on."""
-        self.at_rest = not self.ahead or self._over()
+    def may_be_ahead(self, possible: bool) -> bool:
+        """Asked before a block is handed out: whether the method may go on meanwhile."""
+        self.at_rest = not (possible and self.ahead) or self._over()
         return not self.at_rest
 
     def due(self) -> bool:
@@ -311,31 +309,24 @@ class _Saving:
 class _Clock:
     """Seconds spent in the loop alone, the device synchronised at both ends.
 
-    On a GPU steps go on while records are read, so that reading them counts as well: it takes none of its time.
+    Where the method goes on while records are read (it is not ``at_rest``), reading them takes none of its time, and
+    what passes counts as the method's.
     """
 
-    def __init__(self, state: WorkerState) -> None:
-        self.state = state
-        self.overlapped = state.device.type == "cuda"
+    def __init__(self, state: WorkerState, at_rest: Callable[[], bool]) -> None:
+        self.state, self.at_rest = state, at_rest
         self.seconds = 0.0
-        self._from: float | None = None
 
     def timed(self, records: Iterator[StepRecord]) -> Iterator[StepRecord]:
+        since = time.perf_counter()
         while True:
-            if self._from is None or not self.overlapped:
-                self._from = time.perf_counter()
             record = next(records, None)
             if record is None:
                 self.state.synchronise()
             now = time.perf_counter()
-            self.seconds += now - self._from
-            self._from = now
+            self.seconds, since = self.seconds + now - since, now
             if record is None:
                 return
             yield record
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        """What happens meanwhile does not count."""
-        yield
-        self._from = None
+            if self.at_rest():
+                since = time.perf_counter()

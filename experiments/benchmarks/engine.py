@@ -40,7 +40,7 @@ CPU_CASES = "small-gn:1:1:float32,small-gn:1:15:float32,resnet50-gn:1:1:float32"
 CHANGES: dict[str, tuple[Any, str, Any]] = {
     "wait": (fast, "FORESEE", False),
     "unfused": (fast, "FUSE_PARTS", False),
-    "plain-stem": (model, "pack_stem", lambda module: None),
+    "plain-stem": (model, "pack_stem", lambda module, *, frozen: None),
     "pool-last": (stem, "pool_first", lambda module: None),
     "timed-kernels": (compiling, "BY_RULE", False),
     "plain-relu": (model, "look_at_inputs", lambda module: None),
@@ -198,10 +198,12 @@ def _set_shares(method: Any, pixels: torch.Tensor) -> None:
     method.step(pixels)
 
 
-def run_case(case: str, device: torch.device, options: argparse.Namespace, baseline: dict[Any, float]) -> list[dict]:
+def run_case(
+    case: str, device: torch.device, options: argparse.Namespace, baseline: dict[Any, float]
+) -> Iterator[dict[str, Any]]:
+    """A row for each method, selection and way, as it is measured."""
     name, batch, runs, precision, *rest = case.split(":")
     methods = rest[0].split("+") if rest else ["deyo"]
-    rows = []
     for method in methods:
         for select in options.select.split("+"):
             if select == "shares" and (int(batch) < 8 or method == "tent"):
@@ -212,9 +214,9 @@ def run_case(case: str, device: torch.device, options: argparse.Namespace, basel
             for way in options.ways.split(","):
                 with changed(way):
                     row = _measure_ours(key, int(runs), precision, device, options, baseline[key])
-                rows.append({**row, "way": way})
-                print_row(rows[-1])
-    return rows
+                row["way"] = way
+                print_row(row)
+                yield row
 
 
 def _measure_ours(
@@ -315,7 +317,8 @@ def main() -> None:
     failed = False
     for case in (options.cases or (CASES if options.device == "cuda" else CPU_CASES)).split(","):
         try:
-            rows += run_case(case, device, options, baseline)
+            for row in run_case(case, device, options, baseline):
+                rows.append(row)
         except Exception as error:  # one case that fails must not cost the others their figures
             failed = True
             print(f"{case}: {type(error).__name__}: {str(error)[:2000]}", flush=True)

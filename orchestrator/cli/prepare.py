@@ -78,13 +78,13 @@ def build(
     for condition in needs.conditions:
         try:
             yield prepare(benchmark, [condition], **how)[0], ""
-        except DataError as error:
+        except (DataError, MemoryError, OSError) as error:  # a disk that is full, or too little memory to decode
             yield None, str(error)
     seen: set[str] = set()
     for ask in needs.further(benchmark).values():
         try:
             images, error = ask(), ""
-        except DataError as problem:
+        except (DataError, MemoryError, OSError) as problem:
             images, error = None, str(problem)
         if (name := images.name if images else error) not in seen:
             seen.add(name)

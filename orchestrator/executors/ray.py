@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from orchestrator.executors.broker import Share
 from orchestrator.executors.growth import Growth
 from orchestrator.executors.layout import WorkerLayout
 from orchestrator.executors.log_text import with_last_words
-from orchestrator.executors.oom import Inquiry
+from orchestrator.executors.oom import Inquiry, Kills
 from orchestrator.executors.ray_logs import WorkerOutput
 from orchestrator.types import (
     Event,
@@ -62,7 +62,6 @@ class _Actor:
     facts: WorkerFacts | None = None
     task: Task | None = None
     stream: Any = None
-    oom_kills: int = 0
 
 
 @dataclass(kw_only=True)
@@ -92,7 +91,7 @@ class RayExecutor:
         self._nodes_due = 0.0
         self._failures: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
-        self._oom_kills: dict[str, int] = {}
+        self._kills: defaultdict[str, Kills] = defaultdict(Kills)
         self._dying: list[_Dying] = []
         self._blobs: dict[str, Any] = {}
         self._here = ray.get_runtime_context().get_node_id()
@@ -312,7 +311,8 @@ class RayExecutor:
 
     def _welcome(self, name: str, actor: _Actor, facts: WorkerFacts) -> SlotJoined:
         self._failures[actor.node_id] = 0
-        actor.facts, actor.oom_kills = facts, facts.oom_kills
+        actor.facts = facts
+        self._kills[actor.node_id].hear(facts.oom_kills, self.now())
         self.output.know(name, facts.address, facts.pid)
         actor.slot = Slot(
             slot_id=name,
@@ -325,8 +325,8 @@ class RayExecutor:
 
     def _bundle(self, name: str, actor: _Actor, bundle: Bundle) -> list[Event]:
         assert actor.task is not None
-        task_id, actor.oom_kills = actor.task.task_id, bundle.oom_kills
-        self._hear_of_kills(actor.node_id, bundle.oom_kills)
+        task_id = actor.task.task_id
+        self._kills[actor.node_id].hear(bundle.oom_kills, self.now())
         events: list[Event] = [TaskMessage(task_id=task_id, message=m) for m in bundle.messages]
         if not bundle.ended:
             return events
@@ -359,9 +359,7 @@ class RayExecutor:
         if words_of is not None and words_of.task is not None and words_of.slot is not None:
             dying.actor, dying.when = words_of, dying.when + LAST_WORDS_SECONDS
             if any(isinstance(e, SlotLost) and e.failure.kind is FailureClass.WORKER_LOST for e in events):
-                here = words_of.node_id == self._here
-                before = max(words_of.oom_kills, self._oom_kills.get(words_of.node_id, words_of.oom_kills))
-                dying.inquiry = Inquiry.at(words_of.node_id, before, here=here)
+                dying.inquiry = Inquiry.at(words_of.node_id, here=words_of.node_id == self._here)
         self._dying.append(dying)
 
     def _due(self) -> list[Event]:
@@ -380,15 +378,12 @@ class RayExecutor:
         return with_last_words(actor.task, self.output.take(actor.slot.slot_id), events)
 
     def _was_killed(self, inquiry: Inquiry, actor: _Actor | None) -> bool:
-        """Whether the kernel ended something on the host since any worker there was last heard; told of one death."""
+        """Whether the kernel ended something on the host that no other death there is explained by."""
         if actor is None or inquiry.after is None:
             return False
-        inquiry.before = max(inquiry.before, self._oom_kills.get(actor.node_id, inquiry.before))
-        self._hear_of_kills(actor.node_id, inquiry.after)
-        return inquiry.killed
-
-    def _hear_of_kills(self, node_id: str, kills: int) -> None:
-        self._oom_kills[node_id] = max(kills, self._oom_kills.get(node_id, 0))
+        kills = self._kills[actor.node_id]
+        kills.hear(inquiry.after, self.now())
+        return kills.explain(inquiry.noticed)
 
     # Checkpoints travel
 

@@ -26,7 +26,23 @@ def test_inductor_is_told_to_time_no_kernels(by_rule: bool, monkeypatch: pytest.
     assert asked == [{"dynamic": False, "options": expected}]
 
 
-def test_inductor_knows_the_option() -> None:
-    """It compiles with it: an option that it does not know is refused."""
-    x = torch.randn(8, 5)
-    torch.testing.assert_close(compiled(lambda t: (t * 2).sum(1))(x), (x * 2).sum(1))
+@pytest.mark.parametrize("by_rule", [True, False])
+def test_inductor_compiles_under_the_option_backwards_too(by_rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    seen: list[bool] = []
+    run = GraphLowering.run
+
+    def noting(self: GraphLowering, *given: Any) -> Any:
+        seen.append(config.deterministic)
+        return run(self, *given)
+
+    monkeypatch.setattr(GraphLowering, "run", noting)
+    monkeypatch.setattr(compiling, "BY_RULE", by_rule)
+    x = torch.randn(8, 5, requires_grad=True)
+    torch.compiler.reset()
+    with config.patch(force_disable_caches=True):
+        compiled(lambda t: (t * 2).sin().sum())(x).backward()
+    torch.testing.assert_close(x.grad, 2 * (x * 2).cos())
+    assert seen == [by_rule, by_rule]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,16 @@ def test_a_child_goes_on_at_ctrl_c_and_ends_when_told(tmp_path):
     assert pixels_of(tmp_path)[48:58].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 0]
     child.close()
     assert child.process.returncode is not None
+
+
+def test_what_a_child_cannot_import_is_read_here(tmp_path, monkeypatch):
+    """It ends by itself, of an error; it is not taken for one that was killed."""
+    here = types.ModuleType("only_here")
+    exec("class Foreign:\n    files = ('a.png',)\n", vars(here))
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with Children(empty_array(tmp_path)) as children:
+        assert children.read(here.Foreign(), 0) is None
+        assert children.read(Part(indices=np.arange(7), mark=tmp_path), 0) is None  # nor is another child started
 
 
 def test_children_are_gone_when_their_work_is_done(tmp_path):

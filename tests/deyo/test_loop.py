@@ -61,7 +61,7 @@ def test_a_method_may_be_ahead_of_the_records_and_rests_where_it_may_not() -> No
     there = dataclasses.replace(images, pixels=torch.from_numpy(images.pixels))
     answers = iter([True, False, True])
     ahead, found = method(), []
-    for record in adapt(ahead, stream(images=there), block=2, may_be_ahead=lambda: next(answers)):
+    for record in adapt(ahead, stream(images=there), block=2, may_be_ahead=lambda possible: possible and next(answers)):
         found.append((record, int(ahead.steps)))
     assert [(r.step + 1, steps) for r, steps in found] == [(1, 4), (2, 4), (3, 4), (4, 4), (5, 7), (6, 7), (7, 7)]
     for one, other in zip(list(adapt(method(), stream())), [record for record, _ in found], strict=True):
@@ -71,7 +71,7 @@ def test_a_method_may_be_ahead_of_the_records_and_rests_where_it_may_not() -> No
 
 def test_images_that_come_from_the_host_are_not_taken_ahead() -> None:
     waiting = method()
-    for record in adapt(waiting, stream(), block=2, may_be_ahead=lambda: True):
+    for record in adapt(waiting, stream(), block=2, may_be_ahead=lambda possible: possible):
         assert int(waiting.steps) <= 2 * (record.step // 2 + 1)
 
 

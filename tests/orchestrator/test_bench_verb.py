@@ -83,6 +83,19 @@ def test_the_engine_s_cases_select_what_they_say(method: str, select: str) -> No
         assert {"all": passed == 1, "none": passed == 0, "shares": 0 < passed < 1}[select]
 
 
+def test_the_engine_s_ways_can_be_called_as_what_they_replace() -> None:
+    from inspect import Parameter, signature
+
+    from experiments.benchmarks.engine import CHANGES
+
+    called = [(getattr(owner, name), put) for owner, name, put in CHANGES.values() if callable(put)]
+    assert called
+    for replaced, put in called:
+        given = signature(replaced).parameters.values()
+        positional = [p.name for p in given if p.kind is not Parameter.KEYWORD_ONLY]
+        signature(put).bind(*positional, **{p.name: 0 for p in given if p.kind is Parameter.KEYWORD_ONLY})
+
+
 def test_what_reporting_measures_selects_every_sample() -> None:
     import torch
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,13 +124,43 @@ ADDRESS = ("--address", "http://127.0.0.1:1")
 
 def said(output: str, errors: str = "") -> str:
     """The log of a job that answers a question."""
-    return f"{HEAD}{errors}\n{asking.MARK}\n{output}"
+    return f"{HEAD}{asking.ERRORS}\n{errors}\n{asking.OUTPUT}\n{output}"
 
 
 def question(cluster: FakeJobs) -> str:
     """What the last job was asked."""
     command = cluster.submitted[-1]["entrypoint"]
-    return command.removeprefix(jobs.ENTRY).partition(">")[0].strip()
+    return command.partition(jobs.ENTRY)[2].partition(">deyo-question")[0].strip()
+
+
+def run_as_ray_would(command: str, folder: Path) -> str:
+    """A job's log: Ray's announcement, which repeats the command, and what it prints, in the job's folder."""
+    command = command.replace(jobs.ENTRY, f"{sys.executable} verb.py")
+    done = subprocess.run(
+        command, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return f"Running entrypoint for job deyo-question-1: {command}\n{done.stdout}"
+
+
+def test_questions_in_one_folder_do_not_meet_and_what_they_print_is_told_apart(
+    cluster: FakeJobs, tmp_path: Path
+) -> None:
+    """Ray unpacks equal code once, so that all questions run in one folder, several at a time."""
+    program = "import sys; print('warned', file=sys.stderr); print(sys.argv[1:]); print('end')"
+    (tmp_path / "verb.py").write_text(program)
+    commands = []
+    for sql in ("SELECT 1\n\nFROM runs", "SELECT '2'"):
+        cluster.logs, cluster.states = [said("")], ["SUCCEEDED"]
+        asking.ask_head(cluster, ["query", sql])
+        commands.append(cluster.submitted[-1]["entrypoint"])
+    files = [command.partition(" >")[2].partition(";")[0] for command in commands]
+    assert files[0] != files[1]
+    assert all(file.startswith("deyo-question-") for file in files)
+    cluster.logs, cluster.states = [run_as_ray_would(commands[0], tmp_path)], ["SUCCEEDED"]
+    answer = asking.ask_head(cluster, ["query"])
+    assert answer.notes == "warned"
+    assert answer.text == "['query', 'SELECT 1\\n\\nFROM runs']\nend\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["verb.py"]
 
 
 def test_logs_are_asked_of_the_head_where_the_results_lie(

@@ -114,10 +114,17 @@ def test_what_the_kernel_ended_for_lack_of_memory_is_no_mere_loss_of_a_worker(
         monkeypatch.setattr(oom, "VMSTAT", str(counted))
     else:
         monkeypatch.setattr(executor, "_here", "another")
-        asked = oom.Inquiry.at
-        monkeypatch.setattr(oom.Inquiry, "at", lambda node, before, *, here: asked(node, before - 1, here=here))
-        monkeypatch.setattr(executor, "_hear_of_kills", lambda node, kills: None)
-        monkeypatch.setattr(executor, "_oom_kills", {})
+        asked = oom.Inquiry.over
+
+        def over(inquiry: oom.Inquiry) -> bool:
+            answered = asked(inquiry)
+            if inquiry.after is not None and not moved:
+                inquiry.after += 1
+                moved.append(inquiry.after)
+            return answered
+
+        moved: list[int] = []
+        monkeypatch.setattr(oom.Inquiry, "over", over)
     driver = driver_for(trouble("exit", seeds=1, once=str(tmp_path)), executor, folder)
     outcome = driver.run()
     assert (outcome.committed, outcome.exit_code) == (1, 0)
@@ -126,13 +133,27 @@ def test_what_the_kernel_ended_for_lack_of_memory_is_no_mere_loss_of_a_worker(
     assert "trouble: exit" in driver.store.logs[next(iter(driver.store.commits)), 1]
 
 
-def test_one_end_by_the_kernel_explains_one_death(executor: Any) -> None:
+def test_one_end_by_the_kernel_explains_one_death() -> None:
+    kills = oom.Kills()
+    kills.hear(5, now=0.0)  # whatever was before
+    assert not kills.explain(noticed=1.0)
+    kills.hear(7, now=10.0)  # another worker of the host tells before the deaths are noticed
+    kills.hear(7, now=12.0)
+    assert [kills.explain(noticed=13.0) for _ in range(3)] == [True, True, False]
+    kills.hear(8, now=20.0)  # something else was ended: no death follows
+    assert not kills.explain(noticed=20.0 + oom.EXPLAINS_SECONDS + 1)
+    kills.hear(9, now=100.0)  # the host's answer after the death
+    kills.hear(8, now=100.5)  # an older word that arrives late
+    assert kills.explain(noticed=99.0)
+
+
+def test_a_death_is_explained_by_what_another_worker_told_before(executor: Any) -> None:
     actor = SimpleNamespace(node_id="somewhere")
-    assert executor._was_killed(oom.Inquiry(3, after=4), actor)
-    assert not executor._was_killed(oom.Inquiry(3, after=4), actor)
-    executor._hear_of_kills("somewhere", 6)  # another worker of that host was heard of since
-    assert not executor._was_killed(oom.Inquiry(4, after=6), actor)
-    assert executor._was_killed(oom.Inquiry(4, after=7), actor)
+    executor._kills["somewhere"].hear(3, executor.now())
+    executor._kills["somewhere"].hear(4, executor.now())
+    assert executor._was_killed(oom.Inquiry(executor.now(), after=4), actor)
+    assert not executor._was_killed(oom.Inquiry(executor.now(), after=4), actor)
+    assert not executor._was_killed(oom.Inquiry(executor.now()), actor)  # the host did not answer
 
 
 def test_a_worker_that_dies_on_another_host_with_memory_enough_is_lost(

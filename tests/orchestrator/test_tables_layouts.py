@@ -305,14 +305,17 @@ def test_by_default_an_ablation_beside_baselines_keeps_the_baselines():
 def test_a_replicate_without_some_condition_is_in_no_mean_of_aurc() -> None:
     from types import SimpleNamespace
 
+    from orchestrator.tables.data import AXES
     from orchestrator.tables.layouts.aurc import _cells
 
-    def scored(seed: int, right: int) -> Any:
+    def scored(seed: int, condition: str, right: int) -> Any:
         correct = np.arange(10) < right
-        entry = SimpleNamespace(replicate=(seed, None))
+        entry = SimpleNamespace(replicate=(seed, None), axes={**dict.fromkeys(AXES), "corruption": condition})
         return SimpleNamespace(entry=entry, score=np.arange(10.0), correct=correct, group=np.zeros(10))
 
-    both = [scored(0, 4), scored(0, 6), scored(1, 8), scored(1, 8)]
-    accuracy = _cells([*both, scored(2, 10)], None, 1)[2]
+    both = [scored(0, "fog", 4), scored(0, "snow", 6), scored(1, "fog", 8), scored(1, "snow", 8)]
+    accuracy = _cells([*both, scored(2, "fog", 10)], None, 1)[2]
     assert accuracy.summary.mean == pytest.approx(100 * (0.5 + 0.8) / 2)
     assert (accuracy.summary.n, accuracy.summary.expected) == (2, 3)
+    apart = _cells([both[0], both[3]], None, 1)[2]  # as many, but not the same
+    assert (apart.summary.n, apart.summary.expected) == (0, 2)

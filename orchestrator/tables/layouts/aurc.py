@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from orchestrator.tables.paper import adapts
 from orchestrator.tables.parts import cut
 from orchestrator.tables.pivot import spread_note
 from orchestrator.tables.provenance import caption
-from orchestrator.tables.statistics import Summary, mean_std
+from orchestrator.tables.statistics import Summary, condition, mean_std
 
 TITLES = {
     "entropy": "Entropy",
@@ -197,18 +197,19 @@ def _cells(same: Sequence[Score], group: int | None, ddof: int) -> tuple[Cell, .
 
     A replicate that lacks a condition which others have is in no mean.
     """
-    found: dict[Replicate, list[tuple[float, ...]]] = {}
+    found: dict[Replicate, dict[Hashable, tuple[float, ...]]] = {}
     for s in same:
         chosen = slice(None) if group is None else s.group == group
         score, correct = s.score[chosen], s.correct[chosen]
         measured = (aurc(score, correct), excess_aurc(score, correct), float(np.mean(correct)))
-        found.setdefault(s.entry.replicate, []).append((*(100 * m for m in measured), float(len(correct))))
+        of_replicate = found.setdefault(s.entry.replicate, {})
+        of_replicate[condition(s.entry)] = (*(100 * m for m in measured), float(len(correct)))
     values: dict[str, dict[Replicate, float]] = {"aurc": {}, "excess": {}, "accuracy": {}, "samples": {}}
-    most = max(map(len, found.values()))
+    conditions = set().union(*found.values())
     for replicate, runs in found.items():
-        if len(runs) < most:
+        if runs.keys() < conditions:
             continue
-        for name, column in zip(values, np.array(runs).T):
+        for name, column in zip(values, np.array(list(runs.values())).T):
             values[name][replicate] = float(column.sum() if name == "samples" else column.mean())
     entries = tuple(s.entry for s in same)
     return tuple(
