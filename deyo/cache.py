@@ -64,7 +64,8 @@ class Recipe:
 
     ``root`` is the directory that must exist to open it, or None if the source comes with this package, and
     ``config`` then decides everything. ``alike`` are configs of arrays that do as well where they are there already:
-    the same images but for rounding, under their own fingerprint.
+    the same images but for rounding, under their own fingerprint. ``outlives``: the array stands for its source where
+    that is gone.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Recipe:
     open: Callable[[], Source]
     root: Path | None = None
     alike: tuple[Mapping[str, Any], ...] = ()
+    outlives: bool = True
 
     @property
     def config_hash(self) -> str:
@@ -120,7 +122,8 @@ def open_images(
     (unless ``skip_bad``, which leaves them out and counts them in ``ImageSet.skipped``).
     """
     folder = cache / "prepared" / recipe.name
-    if (recipe.root is None or not recipe.root.is_dir()) and (ready := _ready_without_source(recipe, folder)):
+    gone = recipe.outlives and (recipe.root is None or not recipe.root.is_dir())
+    if gone and (ready := _ready_without_source(recipe, folder)):
         return _load(ready, recipe.name, skip_bad)
     source = recipe.open()
     finals = [folder / f"{prefix}-{source.fingerprint[:12]}" for prefix in recipe.prefixes]
@@ -244,8 +247,7 @@ def _refuse(name: str, reasons: Any) -> None:
     if reasons:
         shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
         raise DataError(
-            f"{name}: {len(reasons)} unreadable: {shown}. Replace them, or leave them out (counted in the "
-            "results) with --skip-bad"
+            f"{name}: {len(reasons)} unreadable (--skip-bad leaves them out and counts them in the results): {shown}"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deyo.types import ConfigError, NetworkInfo
+from deyo.types import ConfigError, DataError, NetworkInfo
 from orchestrator.analyses import (
     NO_NETWORK,
     SYNTHETIC,
@@ -21,6 +21,8 @@ from orchestrator.analyses import (
     no_network_info,
     synthetic_info,
 )
+
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,25 @@ class Catalog:
             return NO_NETWORK if model == NO_NETWORK else weights_id(model, benchmark)
 
         return self._once(("weights", model, benchmark), ask)
+
+    def data_id(self, benchmark: str, options: Mapping[str, Any], root: str | None) -> str | None:
+        """What identifies the images of a benchmark whose name does not say which they are; None for the others.
+
+        ``UNREADABLE`` where they cannot be listed, which the preflight explains.
+        """
+
+        def ask() -> str | None:
+            from deyo.benchmarks import open_benchmark
+            from deyo.benchmarks.registry import benchmark_class
+
+            if benchmark == SYNTHETIC or not hasattr(benchmark_class(benchmark), "data_id"):
+                return None
+            try:
+                return open_benchmark(benchmark, root=root, **options).data_id()  # type: ignore[attr-defined]
+            except (DataError, OSError):
+                return UNREADABLE
+
+        return self._once(("data", benchmark, _key(options), root), ask)
 
     def weights_here(self, model: str) -> str | None:
         """Where this machine has the published weights of ``model``; None if they would be fetched."""

@@ -79,19 +79,20 @@ def existing_cluster(address: str, *, allow_insecure: bool = False) -> Iterator[
     Raises ``ClusterError`` within seconds where it cannot be used: nothing answers, a token is missing or
     wrong, versions differ, or it takes commands from anyone on the network.
     """
-    grows = check_cluster(address, allow_insecure=allow_insecure).grows
+    facts = check_cluster(address, allow_insecure=allow_insecure)
     os.environ["RAY_AUTH_MODE"] = token_in_use().mode
     import ray
 
     reread_authentication()
 
     try:
-        with own_sigterm(), code_snapshot() as environment:
+        here = _loopback() if only_here(address, facts) else contextlib.nullcontext()
+        with here, own_sigterm(), code_snapshot() as environment:
             ray.init(address=address, runtime_env=environment, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot join the cluster at {address}: {error}") from error
     try:
-        yield Connection(address=address, local=False, grows=grows)
+        yield Connection(address=address, local=False, grows=facts.grows)
     finally:
         ray.shutdown()
 

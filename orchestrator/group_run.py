@@ -141,6 +141,8 @@ def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Ben
     if config.record_samples:
         collectors["samples"] = SampleRows(run.run_id, attempt, config.batch_size, images.domain_names)
     classes = network.num_classes if benchmark.class_columns is None else len(benchmark.class_columns)
+    if len(images) and (largest := int(images.labels.max())) >= classes:
+        raise ConfigError(f"{config.model} has {classes} classes, and labels of {images.name} go up to {largest}")
     return Member(
         run=run,
         attempt=attempt,

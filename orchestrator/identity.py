@@ -1,7 +1,8 @@
 """Run identity: a hash of everything that decides a run's numbers.
 
-``config_id`` covers the resolved config alone; ``run_id`` adds the weights that the run starts from and the version
-of the engine's arithmetic. Labels, paths of data, devices and the number of workers are in neither.
+``config_id`` covers the resolved config alone; ``run_id`` adds the weights that the run starts from, the version of the
+engine's arithmetic and, of a user's own folder of images, which images it holds. Labels, paths of data, devices and the
+number of workers are in neither.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ def config_id(config: RunConfig) -> str:
     return _digest(identity_fields(config))
 
 
-def run_id(config: RunConfig, *, weights_id: str | None = None, numerics_version: int | None = None) -> str:
-    """16 hex digits: ``config_id``, the weights and the engine's numerics version.
+def run_id(
+    config: RunConfig,
+    *,
+    weights_id: str | None = None,
+    numerics_version: int | None = None,
+    data_id: str | None = None,
+) -> str:
+    """16 hex digits: ``config_id``, the weights, the engine's numerics version and ``data_id`` (``Catalog.data_id``).
 
     A run that records samples has an id of its own: one without them cannot stand in for it.
     What is not given is asked of the engine (``deyo.networks.weights_id``, ``deyo.numerics``).
@@ -60,14 +67,21 @@ def run_id(config: RunConfig, *, weights_id: str | None = None, numerics_version
         catalog = Catalog()
         weights_id = weights_id or catalog.weights_id(config.model, config.benchmark)
         numerics_version = numerics_version or catalog.stamps()["numerics_version"]
-    return combined_id(config_id(config), weights_id, numerics_version, samples=config.record_samples)
+    return combined_id(config_id(config), weights_id, numerics_version, samples=config.record_samples, data_id=data_id)
 
 
 def combined_id(
-    config: str, weights_id: str, numerics_version: int, *, samples: bool = False, code_digest: str | None = None
+    config: str,
+    weights_id: str,
+    numerics_version: int,
+    *,
+    samples: bool = False,
+    code_digest: str | None = None,
+    data_id: str | None = None,
 ) -> str:
     """``run_id`` from a ``config_id`` at hand; with a ``code_digest`` any change of engine code changes it."""
     extra = [*(["samples"] if samples else []), *([code_digest] if code_digest else [])]
+    extra += [f"data {data_id}"] if data_id else []
     return _digest([config, weights_id, numerics_version, *extra])
 
 

@@ -91,6 +91,11 @@ def submit(
             f"--results {results} is relative, and the sweep runs on another machine: give an absolute path that "
             "the cluster's head can write, or s3://… or gs://…"
         )
+    relative = [f"{name}: {path}" for name, path in spec.data.items() if not Path(path).expanduser().is_absolute()]
+    if relative:
+        raise ConfigError(
+            f"relative data paths ({', '.join(relative)}), and the sweep runs on another machine: give absolute ones there"
+        )
     jobs = client(address, allow_insecure=allow_insecure)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad
     verb = "run" if retry is None else " ".join(["retry --failed", *(f"--where {shlex.quote(w)}" for w in retry)])

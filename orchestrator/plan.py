@@ -18,7 +18,7 @@ from orchestrator.reuse import Elsewhere, done_elsewhere
 from orchestrator.specmodel import SweepSpec
 from orchestrator.types import CommitInfo, Failure, FailureClass, Plan, PlannedRun, RunStatus, Store
 
-COMPARED = ("weights_id", "numerics_version", "record_samples", "code_digest")
+COMPARED = ("weights_id", "data_id", "numerics_version", "record_samples", "code_digest")
 """Stamps that say whether a stored result is the one that would be made today."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -66,7 +66,7 @@ def make_plan(
         history = replace(history, results=results, elsewhere=done_elsewhere(results, spec.name))
     runs = []
     for expanded in expansion(spec, catalog):
-        stamps = _stamps(expanded, catalog)
+        stamps = _stamps(expanded, catalog, spec.data)
         identity = _identity(stamps, history, stamps["code_digest"] if spec.stale_after == "code" else None)
         status, reason = judge(identity, stamps, history)
         runs.append(
@@ -96,7 +96,7 @@ def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[R
         log = f"; log: {failure.log_path}" if failure.log_path else ""
         return RunStatus.FAILED, f"{failure.kind.value}: {_first_line(failure.message)}{log}"
     if older := history.by_config.get(stamps["config_id"]):
-        changes = "; ".join(differences(older.stamps, stamps))
+        changes = "; ".join(differences(older.stamps, stamps)) or "made when the images were not looked at"
         return RunStatus.STALE, f"{changes}; last done as {older.run_id} at {older.finished_at}"
     return RunStatus.NEW, "not run yet"
 
@@ -128,20 +128,24 @@ def with_retries(plan: Plan, select: Callable[[PlannedRun], bool] = lambda run: 
     return replace(plan, runs=runs)
 
 
-def _stamps(expanded: Expanded, catalog: Catalog) -> dict[str, Any]:
+def _stamps(expanded: Expanded, catalog: Catalog, roots: Mapping[str, str]) -> dict[str, Any]:
+    config = expanded.config
+    data_id = catalog.data_id(config.benchmark, config.benchmark_options, roots.get(config.benchmark))
     return {
         "config_id": expanded.config_id,
-        "weights_id": catalog.weights_id(expanded.config.model, expanded.config.benchmark),
+        "weights_id": catalog.weights_id(config.model, config.benchmark),
+        **({} if data_id is None else {"data_id": data_id}),
         **catalog.stamps(),
-        "record_samples": expanded.config.record_samples,
+        "record_samples": config.record_samples,
     }
 
 
 def _identity(stamps: Mapping[str, Any], history: History, code_digest: str | None) -> str:
     """The run's id; where it need not record samples, that of a committed run which did will do."""
     parts = stamps["config_id"], stamps["weights_id"], stamps["numerics_version"]
-    identity = combined_id(*parts, samples=stamps["record_samples"], code_digest=code_digest)
-    richer = combined_id(*parts, samples=True, code_digest=code_digest)
+    more = {"code_digest": code_digest, "data_id": stamps.get("data_id")}
+    identity = combined_id(*parts, samples=stamps["record_samples"], **more)
+    richer = combined_id(*parts, samples=True, **more)
     done = (history.committed, history.elsewhere)
     return richer if not any(identity in d for d in done) and any(richer in d for d in done) else identity
 

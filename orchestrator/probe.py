@@ -7,6 +7,7 @@ registry (what ``ray health-check`` talks to) or of its dashboard.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import platform
@@ -186,6 +187,8 @@ def _probe_dashboard(address: str, timeout: float, authenticated: bool) -> Clust
         if error.code in (401, 403):
             raise ClusterError(f"the cluster at {address} refused the token. {_advice(token)}") from None
         raise ClusterError(f"{address} answered {error.code}; is it a Ray dashboard?") from None
+    except http.client.HTTPException:
+        raise ClusterError(f"{address} speaks no HTTP: Ray Jobs are at the dashboard's port, 8265 by default") from None
     except (OSError, ValueError) as error:
         raise ClusterError(f"nothing answers at {address} ({getattr(error, 'reason', error)})") from None
     raylets = [entry.get("raylet", {}) for entry in summary["data"]["summary"]]

@@ -23,16 +23,19 @@ def show_answer(
     words: Sequence[str],
     *,
     allow_insecure: bool,
+    results: str,
     spec: SweepSpec | None = None,
     output: Path | None = None,
 ) -> None:
     """Print what ``deyo-sweep WORDS`` says on the cluster's head of the results of ``sweep`` there, or write it to
-    ``output``. ``jobs.SPEC_FILE`` among the words means ``spec``. Raises ``typer.Exit`` with 2 where it was refused.
+    ``output``. ``results`` is their folder there; by default it is where the sweep's job writes. ``jobs.SPEC_FILE``
+    among the words means ``spec``. Raises ``typer.Exit`` with 2 where it was refused.
     """
     from orchestrator import asking, jobs
 
     asked = jobs.client(address, allow_insecure=allow_insecure)
-    answer = asking.ask_head(asked, [*words, "--results", asking.results_of(asked, sweep, address)], spec)
+    there = results if results != options.DEFAULT_RESULTS else asking.results_of(asked, sweep, address)
+    answer = asking.ask_head(asked, [*words, "--results", there], spec)
     if answer.notes:
         typer.echo(answer.notes, err=True)
     if not answer.ok:

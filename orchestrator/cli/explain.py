@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.asked import show_answer
+from orchestrator.cli.asked import show_answer, spec_there
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
@@ -38,7 +38,7 @@ def explain(
     With --address http://HOST:8265 the cluster's head is asked about a spec that was submitted to it.
     """
     if address:
-        _ask(run, spec, overrides, smoke, address, allow_insecure, as_json)
+        _ask(run, spec, overrides, smoke, address, allow_insecure, results, as_json)
         return
     from orchestrator import explain as explaining
     from orchestrator import open_results
@@ -57,16 +57,22 @@ def explain(
 
 
 def _ask(
-    run: str, spec: str | None, overrides: list[str], smoke: bool, address: str, allow_insecure: bool, as_json: bool
+    run: str,
+    sweep: str | None,
+    overrides: list[str],
+    smoke: bool,
+    address: str,
+    allow_insecure: bool,
+    results: str,
+    as_json: bool,
 ) -> None:
     from deyo.types import ConfigError
-    from orchestrator.jobs import SPEC_FILE
 
-    if spec is None:
-        raise ConfigError("--address needs the spec as well: deyo-sweep explain RUN SPEC --address http://HOST:8265")
-    loaded = options.load(spec, overrides, smoke)
-    words = ["explain", run, SPEC_FILE, *(["--json"] if as_json else [])]
-    show_answer(address, loaded.name, words, allow_insecure=allow_insecure, spec=loaded)
+    if sweep is None:
+        raise ConfigError("--address needs the sweep as well: deyo-sweep explain RUN SPEC --address http://HOST:8265")
+    name, there, spec = spec_there(sweep, overrides, smoke)
+    words = ["explain", run, *([there] if spec else []), *(["--json"] if as_json else [])]  # a name is no spec there
+    show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
 
 
 def _plan(spec: SweepSpec, results: str) -> Plan:

@@ -42,7 +42,7 @@ def logs(
     if address:
         words = [*([run] if run else []), *(["--tail", str(tail)] if tail else [])]
         name = sweep_without_results(sweep, overrides, smoke)
-        show_answer(address, name, ["logs", name, *words], allow_insecure=allow_insecure)
+        show_answer(address, name, ["logs", name, *words], allow_insecure=allow_insecure, results=results)
         return
     from orchestrator import open_results
 

@@ -56,7 +56,7 @@ def query(
     if chosen not in FORMATS:
         raise ConfigError(f"--format {chosen}: expected one of {', '.join(FORMATS)}")
     if address:
-        _ask(context, sql, sweep, chosen, address, allow_insecure, output)
+        _ask(context, sql, sweep, chosen, address, allow_insecure, results, output)
         return
     if chosen == "parquet" and output is None and sys.stdout.isatty():
         raise ConfigError("--format parquet prints bytes: add --output FILE, or pipe it")
@@ -76,6 +76,7 @@ def _ask(
     fmt: str,
     address: str,
     allow_insecure: bool,
+    results: str,
     output: Path | None,
 ) -> None:
     from deyo.types import ConfigError
@@ -86,7 +87,7 @@ def _ask(
         raise ConfigError("--format parquet: with --address an answer is text (csv or json)")
     name, there, spec = spec_there(sweep, [], False)
     words = ["query", sql, there, *words_typed(context)]
-    show_answer(address, name, words, allow_insecure=allow_insecure, spec=spec, output=output)
+    show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec, output=output)
 
 
 def render(table: pa.Table, fmt: str) -> bytes:

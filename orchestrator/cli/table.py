@@ -97,7 +97,7 @@ def table(
             raise ConfigError(f"--compare {compare}: with --address, 'paper' or a sweep's name is expected")
         name, there, spec = spec_there(sweep, settings, smoke)
         words = ["table", there, *words_typed(context), *([] if width else ["--width", str(columns)])]
-        show_answer(address, name, words, allow_insecure=allow_insecure, spec=spec, output=output)
+        show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec, output=output)
         return
     from orchestrator.tables.differences import compared
     from orchestrator.tables.load import load

@@ -47,11 +47,13 @@ def _kept(results: Results) -> Sequence[PlannedRun] | None:
 
 
 def _planned(target: str, overrides: Sequence[str], smoke: bool, results: Results) -> Sequence[PlannedRun] | None:
-    """The runs of the spec as it is now; of the kept plan where weights that decide identities are not here."""
+    """The runs of the spec as it is now; of the kept plan where weights or images that identities rest on are gone."""
+    from orchestrator.catalog import UNREADABLE
     from orchestrator.cli.options import load as load_spec
     from orchestrator.plan import make_plan
 
     try:
-        return make_plan(load_spec(target, list(overrides), smoke)).runs
+        runs = make_plan(load_spec(target, list(overrides), smoke)).runs
     except DataError:
         return _kept(results)
+    return _kept(results) if any(run.stamps.get("data_id") == UNREADABLE for run in runs) else runs

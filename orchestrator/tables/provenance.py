@@ -70,8 +70,11 @@ def different_makings(entries: Sequence[Entry], *, devices: bool = True) -> list
     if devices:
         found.append(("devices", _distinct(done, "device_name")))
     found.append(("engine code (digest)", [_short(d) for d in _distinct(done, "code_digest")]))
+    weights = _stamps(done, _WEIGHTS_OF, "weights_sha256")
     for key, sources in _stamps(done, _WEIGHTS_OF, "weights_source").items():
-        found.append((f"sources of the weights of {key[1]}", list(sources)))
+        same = len(weights.get(key, ())) == 1  # the same bytes in a file of another name are the same weights
+        named = dict.fromkeys("a file" if same and str(s).endswith(".safetensors") else s for s in sources)
+        found.append((f"sources of the weights of {key[1]}", list(named)))
     return list(dict.fromkeys(f"MIXED {what}: {_listed(values)}" for what, values in found if len(values) > 1))
 
 

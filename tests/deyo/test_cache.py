@@ -160,7 +160,7 @@ def test_the_lock_is_exclusive_and_freed(tmp_path):
 
 def test_unreadable_images_are_named(tmp_path):
     bad = {3: "a/3.jpg (truncated)", 300: "a/300.jpg (truncated)"}
-    with pytest.raises(DataError, match=r"a/3\.jpg \(truncated\).*--skip-bad"):
+    with pytest.raises(DataError, match=r"--skip-bad.*a/3\.jpg \(truncated\)"):
         open_images(recipe(tmp_path, bad=bad), tmp_path / "cache", workers=1)
 
 

@@ -86,6 +86,9 @@ class FakeCatalog(Catalog):
     def weights_id(self, model: str, benchmark: str) -> str:
         return self.weights.get(model, f"weights of {model}")
 
+    def data_id(self, benchmark: str, options: Mapping[str, Any], root: str | None) -> str | None:
+        return None
+
     def scenario_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         known = {"imbalance_ratio": 500_000} if name == "label-shift" else {}
         for key in options:

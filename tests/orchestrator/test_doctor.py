@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -262,6 +263,23 @@ def test_this_machine_by_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["doctor", "--json"]) == 0
     names = [check["name"] for check in json.loads(capsys.readouterr().out)]
     assert names == ["versions", "token", "resources", "cache"]
+
+
+def test_a_port_that_speaks_no_http_is_told_from_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    """The likeliest mistake: http:// with the port of Ray itself."""
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"\x00\x00\x12\x04 not http\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert command_line(["doctor", "--address", f"http://127.0.0.1:{server.getsockname()[1]}"]) == 1
+        thread.join(10)
+    assert "speaks no HTTP: Ray Jobs are at the dashboard's port" in capsys.readouterr().out
 
 
 def test_a_cluster_that_is_not_there_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,12 +178,18 @@ def test_logs_are_asked_of_the_head_where_the_results_lie(
 def test_explain_takes_the_spec_along(cluster: FakeJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = str(write_spec(tmp_path))
     assert main.run(["explain", "0123", *ADDRESS]) == 2
-    assert "needs the spec" in capsys.readouterr().err
+    assert "needs the sweep" in capsys.readouterr().err
     cluster.logs, cluster.states = [said("", "error: no run begins with '0123'\n")], ["FAILED", "FAILED"]
     assert main.run(["explain", "0123", spec, *ADDRESS]) == 2
     assert capsys.readouterr().err == "error: no run begins with '0123'\n"
     assert question(cluster) == "explain 0123 sweep-spec.json --results /results"
     assert cluster.carried == [{"orchestrator", "deyo", "experiments", "sweep-spec.json"}]
+
+
+def test_explain_takes_a_sweep_s_name_and_where_its_results_lie(cluster: FakeJobs) -> None:
+    cluster.logs, cluster.states = [said("0123: done\n")], ["SUCCEEDED"]
+    assert main.run(["explain", "0123", "tiny", "--results", "/elsewhere", *ADDRESS]) == 0
+    assert question(cluster) == "explain 0123 --results /elsewhere"
 
 
 def test_tables_and_queries_are_asked_of_the_head_in_the_words_typed(

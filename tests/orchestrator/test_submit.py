@@ -67,10 +67,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ports = [f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={free_port()}"]
     temporary = f"/tmp/djt-{os.getpid()}"  # short: Ray's sockets live there
     words = [str(HEAD), "127.0.0.1", *ports, "--num-cpus=2", f"--temp-dir={temporary}"]
-    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # as head.sh has it without an address
     log = folder / "head.log"
     with open(log, "w") as file:
-        head = subprocess.Popen(words, env=environment, stdout=file, stderr=file, start_new_session=True)
+        head = subprocess.Popen(words, env=environment | loopback, stdout=file, stderr=file, start_new_session=True)
     try:
         until = time.monotonic() + 120
         while "Ray runtime started" not in log.read_text():

@@ -192,6 +192,15 @@ def test_runs_made_differently_are_averaged_and_the_caption_says_so(column, valu
     assert not any("MIXED" in note for note in notes(None, values[0]))
 
 
+def test_the_same_weights_in_files_of_other_names_are_no_mixture():
+    """The network that a sweep pretrained lies in the cache at first, and beside its results afterwards."""
+    names = ["net-0a3f-17d2-seed0.safetensors", "net-501b-seed0-bcb7.safetensors"]
+    data = sweep(grid(seed=[0, 1]), lambda c: 0.5, extra=lambda c: {"weights_source": names[c.seed]})
+    assert not any("MIXED" in note for note in table(data, cols=()).notes)
+    other = sweep(grid(seed=[0, 1]), lambda c: 0.5, extra=lambda c: {"weights_source": [*names, "timm"][1 + c.seed]})
+    assert any("MIXED sources of the weights" in note for note in table(other, cols=()).notes)
+
+
 def test_networks_of_different_sources_are_no_mixture_and_devices_are_named_once():
     configs = grid(model=["small-resnet-bn", "small-resnet-gn"], seed=[0])
     source = {"small-resnet-bn": "torchvision", "small-resnet-gn": "timm"}

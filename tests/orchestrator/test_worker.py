@@ -182,6 +182,21 @@ def test_runs_of_different_length_in_one_task_run_one_after_the_other(state: Wor
     assert {row["group_size"] for row in rows.values()} == {1}
 
 
+def test_labels_that_the_network_has_no_classes_for_are_refused(
+    state: WorkerState, artifacts: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more_classes(self: WorkerState, *of: object) -> ImageSet:
+        images = image_set(self, *of)
+        return replace(images, labels=images.labels + 1)
+
+    image_set = WorkerState.image_set
+    monkeypatch.setattr(WorkerState, "image_set", more_classes)
+    said = captured(group(tiny_plan(methods="[tent]").runs[:1], artifacts), state)
+    (failure,) = [message for message in said if isinstance(message, Failure)]
+    assert failure.kind is FailureClass.CONFIG
+    assert "has 10 classes, and labels of" in failure.message
+
+
 def test_a_run_without_data_fails_alone(state: WorkerState, artifacts: dict) -> None:
     good = tiny_plan(methods="[tent]").runs[0]
     bad = replace(good, run_id="f" * 16, config=replace(good.config, corruption="no_such_thing"))
