@@ -94,7 +94,7 @@ def submit(
     relative = [f"{name}: {path}" for name, path in spec.data.items() if not Path(path).expanduser().is_absolute()]
     if relative:
         raise ConfigError(
-            f"relative data paths ({', '.join(relative)}), and the sweep runs on another machine: give absolute ones there"
+            f"data paths are relative ({', '.join(relative)}), and the sweep runs on another machine: give absolute"
         )
     jobs = client(address, allow_insecure=allow_insecure)
     flags = ["--allow-insecure"] * allow_insecure + ["--skip-bad"] * skip_bad

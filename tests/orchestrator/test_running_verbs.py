@@ -170,7 +170,7 @@ def test_a_killed_driver_is_gone_on_with(tmp_path: Path, sweep: Shell, start: Ca
     process.kill()
     process.communicate(timeout=60)
     before = committed(tmp_path)
-    assert "died" in sweep("status", "tiny").stdout
+    assert "gone (killed" in sweep("status", "tiny").stdout
     again = sweep("run", "tiny.yaml", "--in-process")
     assert again.returncode == 0, again.stderr
     after = committed(tmp_path)
