@@ -67,7 +67,7 @@ class SweepStanding:
         who = f"job {d.submission_id}" if d.submission_id else f"process {d.pid} on {d.host}"
         if d.ended_at:
             return f"{who} ended at {d.ended_at}"
-        state = {True: "running", False: "gone (killed, or its job was stopped)", None: "running, if it is alive"}[d.alive]
+        state = {True: "running", False: "gone (killed, or a stopped job)", None: "running, if it is alive"}[d.alive]
         return f"{who}, started {d.started_at}: {state}"
 
     def as_json(self) -> dict[str, Any]:
