@@ -141,8 +141,7 @@ def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Ben
     if config.record_samples:
         collectors["samples"] = SampleRows(run.run_id, attempt, config.batch_size, images.domain_names)
     classes = network.num_classes if benchmark.class_columns is None else len(benchmark.class_columns)
-    if len(images) and (largest := int(images.labels.max())) >= classes:
-        raise ConfigError(f"{config.model} has {classes} classes, and labels of {images.name} go up to {largest}")
+    _check_classes(config, images, benchmark, classes)
     return Member(
         run=run,
         attempt=attempt,
@@ -157,6 +156,18 @@ def _member(task: GroupTask, run: PlannedRun, state: WorkerState, benchmark: Ben
         collectors=collectors,
         resume=task.resume.get(run.run_id),
     )
+
+
+def _check_classes(config: RunConfig, images: ImageSet, benchmark: Benchmark, classes: int) -> None:
+    """Raises ``ConfigError`` where the labels cannot be the network's ``classes``."""
+    if len(images) and (largest := int(images.labels.max())) >= classes:
+        raise ConfigError(f"{config.model} has {classes} classes, and labels of {images.name} go up to {largest}")
+    shown = getattr(benchmark, "shown_classes", None)
+    if shown is not None and shown != classes:
+        raise ConfigError(
+            f"{config.model} has {classes} classes, and {benchmark.name} {shown} class folders. Say benchmark_options "
+            f"classes: imagenet where they are named by wnids, num_classes: {classes} where they are the first classes"
+        )
 
 
 def _advance(

@@ -94,6 +94,14 @@ class ImageFolder(BaseBenchmark):
         """
         return self._open_source().fingerprint[:16]
 
+    @property
+    def shown_classes(self) -> int | None:
+        """Class folders, where they alone number the classes: a network with more or fewer means other ones."""
+        by_folder = self.info.num_classes is None and self.root is not None and self.root.is_dir()
+        if not by_folder or (self.root / "labels.csv").is_file():
+            return None
+        return self._counted_classes()
+
     def images_clean(self) -> ImageSet:
         return self._open(self._clean_recipe())
 

@@ -76,6 +76,16 @@ def test_benchmarks_whose_name_says_which_images_they_are_have_the_identity_that
     assert all("data_id" not in run.stamps for run in plan.runs)
 
 
+def test_class_folders_number_the_classes_unless_it_is_said_otherwise(images: Path, tmp_path: Path) -> None:
+    def shown(**options: object) -> int | None:
+        return open_benchmark("image-folder", root=images, cache=tmp_path, **options).shown_classes
+
+    assert shown() == 2
+    assert shown(num_classes=1000) is None
+    (images / "labels.csv").write_text("file,class_index\ncat/0.png,7\n")
+    assert shown() is None
+
+
 def test_no_prepared_array_stands_for_a_folder_that_is_not_there(images: Path, tmp_path: Path) -> None:
     options = {"image_size": 32, "resize": 32, "cache": tmp_path / "cache"}
     assert len(open_benchmark("image-folder", root=images, **options).images("contrast", 5)) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from dataclasses import replace
@@ -195,6 +196,24 @@ def test_labels_that_the_network_has_no_classes_for_are_refused(
     (failure,) = [message for message in said if isinstance(message, Failure)]
     assert failure.kind is FailureClass.CONFIG
     assert "has 10 classes, and labels of" in failure.message
+
+
+def test_folders_that_are_not_the_network_s_classes_are_refused(
+    state: WorkerState, artifacts: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_plan(methods="[tent]").runs[0]
+    benchmark = WorkerState.benchmark
+    for shown, refused in ((10, False), (9, True)):
+
+        def with_folders(self: WorkerState, *of: object, shown: int = shown) -> object:
+            found = copy.copy(benchmark(self, *of))
+            found.shown_classes = shown
+            return found
+
+        monkeypatch.setattr(WorkerState, "benchmark", with_folders)
+        failures = [m for m in captured(group((run,), artifacts), state) if isinstance(m, Failure)]
+        assert [f.kind for f in failures] == [FailureClass.CONFIG] * refused
+        assert not refused or "10 classes, and digits-c 9 class folders" in failures[0].message
 
 
 def test_a_run_without_data_fails_alone(state: WorkerState, artifacts: dict) -> None:
