@@ -57,7 +57,11 @@ class ImageSet:
 
 @runtime_checkable
 class Benchmark(Protocol):
-    """A named source of shifted test images, with its clean images where there are any."""
+    """A named source of shifted test images, with its clean images where there are any.
+
+    One whose name does not say which images they are also has ``data_id()``, a text that does: it is part of a run's
+    identity. One whose labels mean a network's classes only if there are as many has their number as ``shown_classes``.
+    """
 
     name: str
     num_classes: int

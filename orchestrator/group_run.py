@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +187,7 @@ def _advance(
         start = members[0].resume.step
         yield from _restore(members, copies, method)
     saving = _Saving(task.checkpoint_seconds, ahead=state.device.type == "cuda")
-    clock = _Clock(state, lambda: saving.at_rest)
+    clock = _Clock(state, saving)
     records = engine.adapt(
         method, [m.stream for m in filled], start_step=start, block=BLOCK, may_be_ahead=saving.may_be_ahead
     )
@@ -326,8 +326,8 @@ class _Clock:
     what passes counts as the method's.
     """
 
-    def __init__(self, state: WorkerState, at_rest: Callable[[], bool]) -> None:
-        self.state, self.at_rest = state, at_rest
+    def __init__(self, state: WorkerState, saving: _Saving) -> None:
+        self.state, self.saving = state, saving
         self.seconds = 0.0
 
     def timed(self, records: Iterator[StepRecord]) -> Iterator[StepRecord]:
@@ -341,5 +341,5 @@ class _Clock:
             if record is None:
                 return
             yield record
-            if self.at_rest():
+            if self.saving.at_rest:
                 since = time.perf_counter()

@@ -59,7 +59,7 @@ def run_id(
     """16 hex digits: ``config_id``, the weights, the engine's numerics version and ``data_id`` (``Catalog.data_id``).
 
     A run that records samples has an id of its own: one without them cannot stand in for it.
-    What is not given is asked of the engine (``deyo.networks.weights_id``, ``deyo.numerics``).
+    Weights and version that are not given are asked of the engine (``deyo.networks.weights_id``, ``deyo.numerics``).
     """
     if weights_id is None or numerics_version is None:
         from orchestrator.catalog import Catalog

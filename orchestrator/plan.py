@@ -96,13 +96,17 @@ def judge(identity: str, stamps: Mapping[str, Any], history: History) -> tuple[R
         log = f"; log: {failure.log_path}" if failure.log_path else ""
         return RunStatus.FAILED, f"{failure.kind.value}: {_first_line(failure.message)}{log}"
     if older := history.by_config.get(stamps["config_id"]):
-        changes = "; ".join(differences(older.stamps, stamps)) or "made when the images were not looked at"
+        changes = "; ".join(differences(older.stamps, stamps))
         return RunStatus.STALE, f"{changes}; last done as {older.run_id} at {older.finished_at}"
     return RunStatus.NEW, "not run yet"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """``name old -> new`` for each compared stamp that both have and that differs."""
+    """``name old -> new`` for each compared stamp that both have and that differs.
+
+    Images that an older version did not look at are "unknown".
+    """
+    old = {"data_id": "unknown", **old}
     changed = [n for n in COMPARED if n in old and n in new and old[n] != new[n]]
     return [f"{_called(n, old[n], new[n])} {_brief(old[n])} -> {_brief(new[n])}" for n in changed]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -94,7 +95,7 @@ class ImageFolder(BaseBenchmark):
         """
         return self._open_source().fingerprint[:16]
 
-    @property
+    @cached_property
     def shown_classes(self) -> int | None:
         """Class folders, where they alone number the classes: a network with more or fewer means other ones."""
         by_folder = self.info.num_classes is None and self.root is not None and self.root.is_dir()

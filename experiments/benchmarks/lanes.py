@@ -73,18 +73,8 @@ def tasks() -> list[Task]:
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
     batch_1 = ("--network", "resnet50-gn", "--batch", "1", "--corruptions", "15", "--seeds", "8", "--per-class", "1")
     batch_1 += ("--max-images", "256", "--group-size", "120")
-    cifar = (
-        "--sets",
-        "cifar-bn,cifar-gn",
-        "--corruptions",
-        "15",
-        "--seeds",
-        "3",
-        "--max-images",
-        "5000",
-        "--group-size",
-        "15",
-    )
+    cifar = ("--sets", "cifar-bn,cifar-gn", "--corruptions", "15", "--seeds", "3")
+    cifar += ("--max-images", "5000", "--group-size", "15")
     return [
         Task(name="parity", seconds=300, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
         bench("sweep-bf16", 330, "sweep", "--precision", "bf16", "--again"),

@@ -16,17 +16,8 @@ NUMBERS = (
     *("accuracy", "mean_entropy", "mean_plpd", "selected_entropy", "selected", "forwards", "backwards"),
     *("skipped_steps", "resets", "images", "group_size", "stream_digest", "weights_sha256"),
 )
-COLUMNS = [
-    "run_id",
-    "attempt",
-    "method",
-    "corruption",
-    "seconds",
-    "decode_seconds",
-    "started_at",
-    "finished_at",
-    *NUMBERS,
-]
+TIMES = ("seconds", "decode_seconds", "started_at", "finished_at")
+COLUMNS = ["run_id", "attempt", "method", "corruption", *TIMES, *NUMBERS]
 STEPS = ("step", "correct", "mean_entropy", "mean_plpd", "selected")
 
 

@@ -57,6 +57,11 @@ def spec_there(sweep: str, overrides: list[str], smoke: bool) -> tuple[str, str,
     return spec.name, SPEC_FILE, spec
 
 
+def sweep_without_results(sweep: str, overrides: list[str], smoke: bool) -> str:
+    """The sweep's name where its results need not be on this machine."""
+    return spec_there(sweep, overrides, smoke)[0]
+
+
 def words_typed(context: typer.Context) -> list[str]:
     """The options that were typed, as words, but for those of ``HERE``."""
     words: list[str] = []

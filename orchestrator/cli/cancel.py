@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.watch import sweep_without_results
+from orchestrator.cli.asked import sweep_without_results
 
 if TYPE_CHECKING:
     from orchestrator.monitor import DriverFacts

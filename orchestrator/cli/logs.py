@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.asked import show_answer
-from orchestrator.cli.watch import sweep_without_results
+from orchestrator.cli.asked import show_answer, sweep_without_results
 
 if TYPE_CHECKING:
     from orchestrator.results import Results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -30,7 +31,7 @@ def status(
     machine, the cluster's head is asked for the counts.
     """
     from deyo.types import ConfigError
-    from orchestrator.cli.watch import sweep_without_results
+    from orchestrator.cli.asked import sweep_without_results
     from orchestrator.monitor import standing
 
     try:
@@ -81,10 +82,8 @@ def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[d
         typer.echo(f"no counts: {error}", err=True)
         return {}, []
     said = answer.text.strip() or answer.notes
-    try:
+    with contextlib.suppress(ValueError):
         if answer.ok:
             return (json.loads(said), []) if as_json else ({}, said.splitlines())
-    except ValueError:
-        pass
     typer.echo(f"no counts: {said}", err=True)
     return {}, []

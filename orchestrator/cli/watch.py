@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli import options
+from orchestrator.cli.asked import sweep_without_results
 
 Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Time between two looks.")]
 
@@ -59,8 +60,3 @@ def show(asked: Any, job: str) -> None:
     if state != "SUCCEEDED":
         typer.echo(f"{job}: {state}", err=True)
         raise typer.Exit(1)
-
-
-def sweep_without_results(sweep: str, overrides: list[str], smoke: bool) -> str:
-    """The sweep's name where its results need not be on this machine."""
-    return options.load(sweep, overrides, smoke).name if options.is_spec_file(sweep) else sweep

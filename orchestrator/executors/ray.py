@@ -193,6 +193,7 @@ class RayExecutor:
                 self._lose(name, failure)
             self._failures.pop(node_id, None)
             self._not_before.pop(node_id, None)
+            self._kills.pop(node_id, None)
         self._nodes = alive
         if self.share is not None:
             self.quota = self.share.update(self.layout, alive.values(), self._wanted)

@@ -67,6 +67,11 @@ def test_an_image_more_makes_what_was_done_stale(images: Path) -> None:
     status, reason = judge(after.run_id, after.stamps, history)
     assert status is RunStatus.STALE
     assert reason.startswith(f"data_id {before.stamps['data_id'][:12]}")
+    unlooked = {name: value for name, value in before.stamps.items() if name != "data_id"}
+    older = CommitInfo(run_id="0" * 16, attempt=1, finished_at="2026-01-01", stamps=unlooked)
+    status, reason = judge(before.run_id, before.stamps, History(by_config={before.stamps["config_id"]: older}))
+    assert status is RunStatus.STALE
+    assert reason.startswith("data_id unknown -> ")
 
 
 def test_benchmarks_whose_name_says_which_images_they_are_have_the_identity_that_they_had() -> None:
