@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deyo.arriving import Arriving
+from deyo.feed import Feed, InTurn
+from deyo.once import FirstNeeds, Predicted
 from deyo.types import ConfigError, Method, StepRecord, StepReport, Stream
+
+MayBeAhead = Callable[[bool], bool]
 
 
 def adapt(
@@ -28,7 +30,7 @@ def adapt(
     *,
     start_step: int = 0,
     block: int = 64,
-    may_be_ahead: Callable[[bool], bool] = lambda _: False,
+    may_be_ahead: MayBeAhead = lambda _: False,
 ) -> Iterator[StepRecord]:
     """Run ``method`` over one stream a run, yielding a record for each step, in order.
 
@@ -36,129 +38,94 @@ def adapt(
     middle (load the method's state of that step first); ``block`` steps are reported at a time. ``may_be_ahead`` is
     asked before a block is handed out, with whether it makes sense: true lets the next block's steps be queued on the
     device before this one's records are read. Only where it said false is the method where the block's last record is.
+
+    A method that is ``order_free`` predicts images that several runs visit once for all of them.
     """
     group = [streams] if isinstance(streams, Stream) else list(streams)
     _check(group)
-    feed = _Feed(group, method.context.device)
+    if start_step >= len(group[0]):
+        return
+    one_by_one = _once if getattr(method, "order_free", False) else _in_turn
+    yield from one_by_one(method, group, start_step, block, may_be_ahead)
+
+
+def _in_turn(
+    method: Method, streams: Sequence[Stream], start_step: int, block: int, may_be_ahead: MayBeAhead
+) -> Iterator[StepRecord]:
+    """Every run its own batches."""
+    resets = {position // streams[0].batch_size for position in streams[0].reset_at}
+    feed = Feed(InTurn(streams), method.context.device)
+    steps = range(start_step, len(streams[0]))
+    for done in _blocks(method, feed, steps, resets, block, may_be_ahead):
+        yield from _records(streams, done.reports())
+
+
+def _once(
+    method: Method, streams: Sequence[Stream], start_step: int, block: int, may_be_ahead: MayBeAhead
+) -> Iterator[StepRecord]:
+    """Every image once; the runs' batches are put together from what is known of their images."""
+    plan = FirstNeeds(streams, start_step)
+    predicted, step = Predicted(plan, streams), start_step
+    feed = Feed(plan, method.context.device)
+    for done in _blocks(method, feed, range(len(plan)), set(), block, may_be_ahead):
+        for batch, report in done.reports():
+            predicted.add(batch, report)
+        ready = range(step, plan.done_with(done.steps[-1] + 1))
+        yield from _records(streams, [(k, predicted.report(k)) for k in ready])
+        step = ready.stop
+
+
+def _blocks(
+    method: Method, feed: Feed, steps: range, resets: set[int], block: int, may_be_ahead: MayBeAhead
+) -> Iterator[_Block]:
+    """Let the method step, and hand out the reports of ``block`` steps at a time."""
     pending: list[tuple[int, dict[str, Tensor]]] = []
     behind: _Block | None = None
     try:
-        for step in range(start_step, len(group[0])):
-            if step * group[0].batch_size in group[0].reset_at:
+        for step in steps:
+            if step in resets:
                 method.reset()
             method.step(feed.pixels(step))
             pending.append((step, _copied(method.report)))
             if len(pending) < block:
                 continue
-            latest, pending = _Block(pending, feed), []
+            latest, pending = _Block(pending, feed.device), []
             if behind is not None:
-                yield from behind.records()
+                yield behind
             behind = latest
             if not may_be_ahead(not feed.host):
-                yield from behind.records()
+                yield behind
                 behind = None
-        latest = _Block(pending, feed) if pending else None
+        latest = _Block(pending, feed.device) if pending else None
         if behind is not None:
-            yield from behind.records()
+            yield behind
         if latest is not None:
             may_be_ahead(False)
-            yield from latest.records()
+            yield latest
     finally:
         feed.close()
 
 
-class _Feed:
-    """Batches of R streams as device tensors, and their indices and labels as arrays.
-
-    Images that are resident on the device are gathered there; others (and those on their way) are gathered on the
-    host, for a GPU one batch ahead in a thread of its own, into pinned memory.
-    """
-
-    def __init__(self, streams: Sequence[Stream], device: torch.device) -> None:
-        self.streams = streams
-        self.device = device
-        self.batch_size = streams[0].batch_size
-        self.orders: Tensor | None = None
-        self.arriving = any(isinstance(s.images.pixels, Arriving) for s in streams)
-        self._look_for_residents()
-        self.ahead: tuple[int, list[int], Future[Tensor]] | None = None
-        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.host else None
-
-    def pixels(self, step: int) -> Tensor:
-        """uint8 [R, B, 3, H, W] (channels last in memory)."""
-        if self.host and self.arriving:
-            self._look_for_residents()
-        return self._batch(step).permute(0, 1, 4, 2, 3)
-
-    def indices(self, stream: Stream, step: int) -> np.ndarray:
-        return stream.order[step * self.batch_size : (step + 1) * self.batch_size]
-
-    def columns(self, step: int) -> dict[str, np.ndarray]:
-        """index, label, group, domain: int64 [R, B]."""
-        rows = [(s.images, self.indices(s, step)) for s in self.streams]
-        return {
-            "index": np.stack([index for _, index in rows]),
-            "label": np.stack([images.labels[index] for images, index in rows]),
-            "group": np.stack([_or_missing(images.groups, index) for images, index in rows]),
-            "domain": np.stack([_or_missing(images.domains, index) for images, index in rows]),
-        }
-
-    def close(self) -> None:
-        if self.thread is not None:
-            self.thread.shutdown(cancel_futures=True)
-
-    def _look_for_residents(self) -> None:
-        """``there``: each stream's images on the device; ``host``: the streams whose images are not there."""
-        self.there = [_on_device(s.images.pixels) for s in self.streams]
-        self.host = [run for run, pixels in enumerate(self.there) if pixels is None]
-        present = [pixels for pixels in self.there if pixels is not None]
-        if present and self.orders is None:
-            self.orders = torch.from_numpy(np.stack([s.order for s in self.streams])).to(present[0].device)
-        self.shared = present[0] if not self.host and all(pixels is present[0] for pixels in present) else None
-
-    def _batch(self, step: int) -> Tensor:
-        """uint8 [R, B, H, W, 3]."""
-        if self.orders is None:  # nothing is on the device yet
-            return self._from_host(step)[1]
-        indices = self.orders[:, step * self.batch_size : (step + 1) * self.batch_size]
-        if self.shared is not None:
-            return self.shared[indices]
-        parts: dict[int, Tensor] = {}
-        if self.host:
-            runs, sent = self._from_host(step)
-            parts = dict(zip(runs, sent))
-        for run, pixels in enumerate(self.there):
-            if run not in parts:
-                assert pixels is not None
-                parts[run] = pixels[indices[run]]
-        return torch.stack([parts[run] for run in range(len(self.streams))])
-
-    def _from_host(self, step: int) -> tuple[list[int], Tensor]:
-        """Runs, among them all whose images are not on the device, and their batches, sent there."""
-        if self.thread is None:
-            return self.host, self._gather(step, self.host).to(self.device)
-        if self.ahead is not None and self.ahead[0] == step:
-            runs, ready = self.ahead[1], self.ahead[2].result()
-        else:
-            runs, ready = self.host, self._gather(step, self.host)
-        self.ahead = None
-        if (step + 1) * self.batch_size < len(self.streams[0].order):
-            self.ahead = (step + 1, self.host, self.thread.submit(self._gather, step + 1, self.host))
-        return runs, ready.to(self.device, non_blocking=True)
-
-    def _gather(self, step: int, runs: Sequence[int]) -> Tensor:
-        """uint8 [len(runs), B, H, W, 3] on the host, pinned for a GPU."""
-        streams = [self.streams[run] for run in runs]
-        parts = [np.ascontiguousarray(s.images.pixels[self.indices(s, step)]) for s in streams]
-        batch = torch.from_numpy(np.stack(parts) if len(parts) > 1 else parts[0][None])
-        return batch.pin_memory() if self.thread is not None else batch
+def _records(streams: Sequence[Stream], reports: Sequence[tuple[int, dict[str, np.ndarray]]]) -> Iterator[StepRecord]:
+    """Records of consecutive steps, of what was reported and of the images' own columns."""
+    if not reports:
+        return
+    batch, first = streams[0].batch_size, reports[0][0]
+    columns = _columns(streams, first * batch, (reports[-1][0] + 1) * batch)
+    for step, report in reports:
+        own = slice((step - first) * batch, (step - first + 1) * batch)
+        yield StepRecord(step=step, **{name: values[:, own] for name, values in columns.items()}, **report)
 
 
-def _on_device(pixels: object) -> Tensor | None:
-    """The pixels as a tensor, where they are one or have become one."""
-    if isinstance(pixels, Arriving):
-        return pixels.resident
-    return pixels if isinstance(pixels, Tensor) else None
+def _columns(streams: Sequence[Stream], start: int, stop: int) -> dict[str, np.ndarray]:
+    """index, label, group, domain: int64 [R, n] of the streams' positions from ``start`` to ``stop``."""
+    rows = [(stream.images, stream.order[start:stop]) for stream in streams]
+    return {
+        "index": np.stack([index for _, index in rows]),
+        "label": np.stack([images.labels[index] for images, index in rows]),
+        "group": np.stack([_or_missing(images.groups, index) for images, index in rows]),
+        "domain": np.stack([_or_missing(images.domains, index) for images, index in rows]),
+    }
 
 
 def _check(streams: Sequence[Stream]) -> None:
@@ -175,24 +142,21 @@ def _copied(report: StepReport) -> dict[str, Tensor]:
 class _Block:
     """Steps whose reports are on their way to the host, in one transfer for each field and shape."""
 
-    def __init__(self, reports: Sequence[tuple[int, dict[str, Tensor]]], feed: _Feed) -> None:
-        self.feed = feed
+    def __init__(self, reports: Sequence[tuple[int, dict[str, Tensor]]], device: torch.device) -> None:
         self.steps = [step for step, _ in reports]
         self.fields = {name: _sent([report[name] for _, report in reports]) for name in reports[0][1]}
         self.arrived: torch.cuda.Event | None = None
-        if feed.device.type == "cuda":
-            with torch.cuda.device(feed.device):
+        if device.type == "cuda":
+            with torch.cuda.device(device):
                 self.arrived = torch.cuda.Event(blocking=True)  # who waits leaves the core to others
                 self.arrived.record()
 
-    def records(self) -> Iterator[StepRecord]:
-        """Waits for the device to have done these steps."""
+    def reports(self) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """Each step with the fields of its report; waits for the device to have done these steps."""
         if self.arrived is not None:
             self.arrived.synchronize()
         host = {name: [row for tensor in sent for row in tensor.numpy().copy()] for name, sent in self.fields.items()}
-        for position, step in enumerate(self.steps):
-            fields = {name: values[position] for name, values in host.items()}
-            yield StepRecord(step=step, **self.feed.columns(step), **fields)
+        return [(step, {name: values[k] for name, values in host.items()}) for k, step in enumerate(self.steps)]
 
 
 def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:

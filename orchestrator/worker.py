@@ -101,6 +101,7 @@ class WorkerState:
             self.device_uuid = str(properties.uuid)
             self.images = GpuImages(self.device, self.image_share * self.gpu_share * properties.total_memory)
             keep_compiled_code(self.cache or default_cache())
+            start_libraries(self.device)
         self.stamps: Mapping[str, Any] = provenance.stamps(str(self.device), self.device_name)
 
     def check_device(self) -> None:
@@ -193,6 +194,14 @@ class WorkerState:
 def keep_compiled_code(cache: Path) -> None:
     """Let the compiler keep its results in ``cache``, unless the user has said where: by default they go with /tmp."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
+
+
+def start_libraries(device: torch.device) -> None:
+    """Let ``device`` load what the first run would wait for: cuDNN and cuBLAS, forward and backward."""
+    x = torch.ones(1, 8, 8, 8, device=device, requires_grad=True)
+    convolved = torch.nn.functional.conv2d(x, torch.ones(8, 8, 1, 1, device=device))
+    (convolved.flatten(0, 2) @ torch.ones(8, 8, device=device)).sum().backward()
+    torch.cuda.synchronize(device)
 
 
 def execute(task: Task, state: WorkerState) -> Iterator[Message]:

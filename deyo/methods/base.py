@@ -57,14 +57,15 @@ class LockstepMethod:
     """Base of the methods that adapt norm layers of R runs side by side.
 
     Subclasses set ``name`` and ``Settings`` (whose fields include ``learning_rate``, ``momentum`` and
-    ``adapted`` unless ``adapts`` is False) and implement ``adapt`` (or ``stages``). ``capturable`` says whether a
-    step can be captured in CUDA graphs; ``coarse`` (set where it is) asks for few stages of fixed shapes; ``fused``
-    names the functions of tensors among the attributes that are compiled then.
+    ``adapted`` unless ``adapts`` is False) and implement ``adapt`` (or ``stages``). ``order_free``: as in the protocol
+    ``Method``. ``capturable`` says whether a step can be captured in CUDA graphs; ``coarse`` (set where it is) asks for
+    few stages of fixed shapes; ``fused`` names the functions of tensors among the attributes that are compiled then.
     """
 
     name: ClassVar[str]
     lockstep: ClassVar[bool] = True
     adapts: ClassVar[bool] = True
+    order_free: ClassVar[bool] = False
     statistics: ClassVar[str] = "batch"
     fused: ClassVar[tuple[str, ...]] = ("judge",)
     capturable: bool = True

@@ -19,6 +19,7 @@ class NoAdapt(LockstepMethod):
 
     name = "no-adapt"
     adapts = False
+    order_free = True
     statistics = "running"
     Settings = NoAdaptSettings
 
@@ -33,4 +34,5 @@ class BNAdapt(NoAdapt):
     """
 
     name = "bn-adapt"
+    order_free = False
     statistics = "batch"

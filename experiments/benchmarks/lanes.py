@@ -77,13 +77,14 @@ def tasks() -> list[Task]:
     cifar += ("--max-images", "5000", "--group-size", "15")
     return [
         Task(name="parity", seconds=300, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
-        bench("sweep-bf16", 330, "sweep", "--precision", "bf16", "--again"),
+        bench("sweep-bf16", 370, "sweep", "--precision", "bf16", "--per-class", "6", "--again"),
         sweep("colored-mnist", 300, "colored_mnist", third),
-        engine("bn", 240, "resnet50-bn:64:4:tf32,resnet50-bn:64:4:bf16", "--profile"),
+        engine("bn-bf16", 120, "resnet50-bn:64:4:bf16", "--profile"),
         sweep("small-card", 60, "imagenet_sample_c", "name=small-card", tenth, "resources.group_size=24", *one),
         sweep("imagenet-sample", 120, "imagenet_sample_c", "resources.gpu_fraction=0.5"),
         accuracy("accuracy-cifar", 400, *cifar),
         engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
+        engine("bn-tf32", 120, "resnet50-bn:64:4:tf32", "--profile"),
         accuracy("accuracy-colored", 250, "--sets", "colored-mnist", "--networks", "3"),
         engine("methods", 300, "resnet50-bn:64:4:tf32:tent+eata+sar"),
         engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),

@@ -49,7 +49,7 @@ def artifacts(cache: object) -> dict[str, Artifact]:
     return {artifact.key: replace(artifact, blob=b"")}
 
 
-@pytest.mark.parametrize("method", ["tent", "eata", "sar", "deyo"])
+@pytest.mark.parametrize("method", ["no-adapt", "tent", "eata", "sar", "deyo"])
 def test_a_run_resumed_in_mid_stream_gives_the_same_bits(method: str, state: WorkerState, artifacts: dict) -> None:
     """Through the graphs that the first half captured, and through new ones."""
     runs = tiny_plan(seeds=[0, 1], images=2 * BLOCK + 10, methods=f"[{method}]", batch=1).runs
