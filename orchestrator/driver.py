@@ -15,14 +15,17 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from deyo.types import ConfigError
 from orchestrator import schema
 from orchestrator.aftermath import Aftermath, no_result
 from orchestrator.analyses import is_analysis
 from orchestrator.artifacts import keep_artifact
 from orchestrator.attempts import POLICIES, make_failure
+from orchestrator.catalog import Catalog
 from orchestrator.durations import Durations
 from orchestrator.flight import Flight, Options
 from orchestrator.grouping import (
+    ORDINARY_SIDE,
     GroupSizer,
     MemoryModel,
     group_key,
@@ -80,6 +83,19 @@ def lockstep_of(method: str) -> bool:
     return not is_analysis(method) and method_lockstep(method)
 
 
+def image_side() -> Callable[[RunConfig], int]:
+    """Pixels of the side of a run's images; ``ORDINARY_SIDE`` where its benchmark is not known here."""
+    catalog = Catalog()
+
+    def side(config: RunConfig) -> int:
+        try:
+            return int(catalog.benchmark(config.benchmark, config.benchmark_options).image_size)
+        except ConfigError:
+            return ORDINARY_SIDE
+
+    return side
+
+
 @dataclass(kw_only=True)
 class Driver:
     """One sweep in progress. ``stop`` may be called from a signal handler."""
@@ -93,13 +109,15 @@ class Driver:
     memory: MemoryModel = field(default_factory=MemoryModel)
     durations: Durations = field(default_factory=Durations)
     lockstep: Callable[[str], bool] = lockstep_of
+    side: Callable[[RunConfig], int] = field(default_factory=image_side)
     cache: Path | None = None
     shelf: Shelf | None = None
     widths: Widths = field(default_factory=Widths)
 
     def __post_init__(self) -> None:
-        sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, fixed=self.options.group_size)
-        self.widths.asked = self.options.group_size
+        fixed = self.options.group_size
+        sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, side=self.side, fixed=fixed)
+        self.widths.asked = fixed
         self.widths.planned = Counter(group_key(run.config) for run in self.plan.runs)
         self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths, expected=self.executor.expected)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))

@@ -69,8 +69,8 @@ class GpuImages:
         if np.prod(pixels.shape) >= ARRIVING_BYTES and isinstance(pixels, np.ndarray):
             return Arriving(pixels, self.device)
         there = torch.empty(pixels.shape, dtype=torch.uint8, device=self.device)
-        for start in range(0, len(pixels), 1024):
-            indices = np.arange(start, min(start + 1024, len(pixels)))
+        for start in range(0, pixels.shape[0], 1024):
+            indices = np.arange(start, min(start + 1024, pixels.shape[0]))
             there[start : start + len(indices)] = torch.from_numpy(np.ascontiguousarray(pixels[indices]))
         return there
 

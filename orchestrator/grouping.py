@@ -18,6 +18,9 @@ from typing import Any
 from orchestrator.rows import canonical
 from orchestrator.types import RunConfig, Slot
 
+ORDINARY_SIDE = 224
+"""Pixels of an ImageNet image's side."""
+
 GroupKey = tuple[Any, ...]
 """Equal for runs that can be one group."""
 
@@ -150,12 +153,14 @@ class MemoryModel:
 class GroupSizer:
     """How many runs go side by side on a slot.
 
-    ``fixed`` sets the number; otherwise it is what memory holds, but at most ``samples`` images in a forward:
-    beyond that a card gains nothing. On a CPU, where memory is not the limit, ``cpu_samples`` is.
+    ``fixed`` sets the number; otherwise it is what memory holds, but at most ``samples`` images of 224×224 in a
+    forward: beyond that a card gains nothing. Of smaller images it takes more to keep a card busy: as many times more
+    as their ``side`` in pixels is shorter. On a CPU, where memory is not the limit, ``cpu_samples`` is.
     """
 
     memory: MemoryModel
     lockstep: Callable[[str], bool]
+    side: Callable[[RunConfig], int] = lambda config: ORDINARY_SIDE
     fixed: int | None = None
     samples: int = 256
     cpu_samples: int = 16
@@ -168,7 +173,8 @@ class GroupSizer:
             return self.fixed
         if not slot.device.startswith("cuda"):
             return max(1, self.cpu_samples // config.batch_size)
-        most = max(1, self.samples // config.batch_size)
+        samples = self.samples * max(1.0, ORDINARY_SIDE / self.side(config))
+        most = max(1, int(samples // config.batch_size))
         if most == 1:
             return 1
         fitting = self.memory.fitting(memory_key(config), slot.gpu_name, slot.memory_bytes)

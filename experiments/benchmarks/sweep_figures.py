@@ -24,7 +24,7 @@ STEPS = ("step", "correct", "mean_entropy", "mean_plpd", "selected")
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """Runs that went side by side: start and end (seconds since the epoch), and of the time between, what the loop
-    took, and waiting for images to be decoded; of how many ``corruptions`` they are."""
+    took, and waiting for images to be decoded; of how many ``corruptions`` they are, and of how many ``images``."""
 
     method: str
     start: float
@@ -32,6 +32,7 @@ class Group:
     loop: float
     waited: float
     corruptions: int = 1
+    images: int = 0
 
 
 def groups_of(rows: list[dict[str, Any]]) -> list[Group]:
@@ -47,6 +48,7 @@ def groups_of(rows: list[dict[str, Any]]) -> list[Group]:
             loop=sum(row["seconds"] for row in runs),
             waited=sum(row["decode_seconds"] for row in runs),
             corruptions=len({row["corruption"] for row in runs}),
+            images=sum(row["images"] for row in runs),
         )
         for (start, _), runs in sorted(together.items())
     ]
@@ -78,6 +80,7 @@ def figures(results: Path, gpus: int, watched: Watched) -> dict[str, Any]:
         "images_per_second": images / (end - start),
         "gpu_busy": watched.busy_share(start, end) or None,
         **parts(groups, gpus),
+        **loops_by_method(groups),
         "committed_at_kill": watched.committed_at_kill if watched.killed else None,
         "killed": watched.killed is not None,
         "numbers": numbers,
@@ -101,6 +104,16 @@ def parts(groups: list[Group], gpus: int) -> dict[str, float]:
         "between_seconds": between,
         "between_a_group": between * gpus / len(groups),
     }
+
+
+def loops_by_method(groups: list[Group]) -> dict[str, float]:
+    """Images/s of each method in the loops of its groups but the first, which compiles (of that, if it is alone)."""
+    found = {}
+    for method in dict.fromkeys(group.method for group in groups):
+        own = [group for group in groups if group.method == method]
+        settled = own[1:] or own
+        found[f"loops_{method}"] = sum(group.images for group in settled) / sum(group.loop for group in settled)
+    return found
 
 
 def first_of_methods(groups: list[Group]) -> float:
@@ -170,6 +183,8 @@ def print_row(row: dict[str, Any]) -> None:
         f"{row['between_a_group']:.3f} s between groups",
         flush=True,
     )
+    loops = {name.removeprefix("loops_"): speed for name, speed in row.items() if name.startswith("loops_")}
+    print(f"{'':26} loops, img/s: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in loops.items()), flush=True)
     if "ratio_feed_903" in row:
         said = f"x{row['ratio_measured_feed']:.2f} of the published way (x{row['ratio_feed_903']:.2f} of 903 img/s)"
         if "full_seconds" in row:

@@ -120,8 +120,8 @@ def test_out_of_memory_halves_the_group_and_later_groups_stay_small() -> None:
     outcome = driver.run()
     sizes = [len(t.runs) for t, _ in executor.tasks]
     assert outcome.committed == 16
-    assert sizes[:2] == [4, 2]
-    assert max(sizes[1:]) == 2
+    assert sizes[:4] == [16, 8, 4, 2]
+    assert max(sizes[3:]) == 2
 
 
 def _memory_key() -> str:

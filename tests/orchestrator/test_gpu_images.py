@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from deyo.arriving import Arriving, _upload
+from deyo.streams.images import concatenate
 from deyo.types import ImageSet
 from orchestrator import gpu_images
 from orchestrator.gpu_images import GpuImages
@@ -74,6 +75,15 @@ def test_what_was_let_go_counts_as_long_as_it_is_read() -> None:
 
 def test_a_set_of_more_than_half_the_room_stays_on_the_host() -> None:
     assert not there(Shelf(1.9).get("a"))
+
+
+def test_several_sources_end_to_end_are_placed_like_one_array() -> None:
+    """What mixed and continual streams read."""
+    parts = [image_set(name) for name in "ab"]
+    joined = concatenate(parts, ["a", "b"])
+    placed = Shelf(6).images.get("joined", lambda: joined)
+    assert there(placed)
+    np.testing.assert_array_equal(np.asarray(placed.pixels), np.concatenate([part.pixels for part in parts]))
 
 
 def test_a_device_that_is_full_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

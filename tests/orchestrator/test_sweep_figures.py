@@ -13,6 +13,7 @@ from experiments.benchmarks.sweep_figures import (
     first_of_methods,
     full_seconds,
     groups_of,
+    loops_by_method,
     parts,
 )
 from experiments.benchmarks.sweep_setup import FULL_CORRUPTIONS, FULL_IMAGES, FULL_SEEDS, Shape
@@ -40,7 +41,8 @@ def played(corruptions: int, images: int) -> tuple[list[Group], float]:
             waited = 0.0 if groups else 2 * images / DECODE  # five runs: two corruptions
             loop = WIDTH * images / speed + (0.0 if number else COMPILE)
             end = now + waited + loop
-            groups.append(Group(method=method, start=now, end=end, loop=loop, waited=waited, corruptions=2))
+            size = {"corruptions": 2, "images": WIDTH * images}
+            groups.append(Group(method=method, start=now, end=end, loop=loop, waited=waited, **size))
             now += waited + loop + GAP
     return groups, now - GAP
 
@@ -49,6 +51,7 @@ def test_a_small_sweep_foretells_the_full_one() -> None:
     groups, command = played(SHAPE.corruptions, SHAPE.images)
     found: dict[str, Any] = parts(groups, 1)
     assert found["first_groups_seconds"] == pytest.approx(3 * COMPILE)
+    assert loops_by_method(groups) == pytest.approx({f"loops_{name}": speed for name, speed in SPEEDS.items()})
     assert (found["first_waits_seconds"], found["later_waits_seconds"]) == (2 * 4_000 / DECODE, 0.0)
     row = found | {"command_seconds": command, "window_seconds": command - START}
     assert SHAPE.seeds == FULL_SEEDS
