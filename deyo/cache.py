@@ -46,7 +46,8 @@ class Source(Protocol):
     """N images that can be read by index. ``fingerprint`` hashes all that decides pixels and labels.
 
     ``read`` returns uint8 [n, H, W, 3] and, for images that cannot be read, {position in ``indices``: reason}.
-    ``skipped`` counts unreadable images that were left out before.
+    ``skipped`` counts unreadable images that were left out before. One that takes more to make may have
+    ``check_material()``, which raises ``DataError`` where that is missing.
     """
 
     shape: tuple[int, int, int, int]
@@ -130,6 +131,7 @@ def open_images(
     for ready in finals:
         if (ready / "meta.json").is_file():
             return _load(ready, recipe.name, skip_bad)
+    getattr(source, "check_material", lambda: None)()
     final = finals[0]
     if not build:
         return _direct(recipe, source, {})

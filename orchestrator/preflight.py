@@ -227,6 +227,7 @@ def _kept_checkpoints(plan: Plan, folder: str) -> set[str]:
 
 def _look_at_data(spec: SweepSpec, needs: DataNeeds) -> str:
     from deyo.benchmarks import open_benchmark
+    from deyo.corruptions.photographs import PHOTOGRAPHIC
 
     benchmark: Any = open_benchmark(needs.benchmark, roots=spec.data, **needs.options)
     conditions, further = list(needs.conditions), needs.further(benchmark)
@@ -235,9 +236,10 @@ def _look_at_data(spec: SweepSpec, needs: DataNeeds) -> str:
         for look in further.values():
             look()
         return "opened"
-    if is_bundled(needs.benchmark, needs.options):
-        return "comes with the package"
     benchmark.build, benchmark.skip_bad = False, True  # unreadable images are for `prepare` to find
+    if is_bundled(needs.benchmark, needs.options):
+        _open_in_time(benchmark, [condition for condition in conditions if condition[0] == PHOTOGRAPHIC])
+        return "comes with the package"
     done = _open_in_time(benchmark, conditions)
     for look in further.values():
         look()

@@ -15,6 +15,7 @@ from deyo.benchmarks.decoding import FilePart
 from deyo.benchmarks.transforms import Transform, is_own
 from deyo.cache import digest
 from deyo.corruptions import corrupt, jpeg_round_trip
+from deyo.corruptions.photographs import PHOTOGRAPHIC, frost_folder
 from deyo.types import ImageSet
 
 _SAMPLED_FILES = 16
@@ -62,6 +63,11 @@ class CorruptedSource:
         self._how = (corruption, severity, seed, constants, quality)
         self._device = device
         self.fingerprint = digest(base.fingerprint)
+
+    def check_material(self) -> None:
+        """Raises ``DataError`` where something that the corruption is made with is not installed."""
+        if self._how[0] == PHOTOGRAPHIC:
+            frost_folder()
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         corruption, severity, seed, constants, quality = self._how

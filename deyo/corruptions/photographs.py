@@ -14,6 +14,9 @@ from torch.nn import functional
 
 from deyo.types import DataError
 
+PHOTOGRAPHIC = "frost"
+"""The corruption that is made with photographs."""
+
 # The published generator draws from the first five of its six photographs.
 _FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 

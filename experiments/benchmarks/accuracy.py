@@ -23,6 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 from deyo.corruptions import CORRUPTIONS
+from deyo.corruptions.photographs import PHOTOGRAPHIC, frost_folder
 from experiments.benchmarks.record import add_device, data_environment, heading, parser_for, save
 
 METHODS = ["no-adapt", "tent", "eata", "sar", "deyo"]
@@ -137,6 +138,8 @@ def main() -> None:
         os.environ |= data_environment(options.data)
     real = ["colored-mnist", "cifar-bn", "cifar-gn"] if options.data else []
     chosen = options.sets.split(",") if options.sets else ["digits", *real]
+    if PHOTOGRAPHIC in spread(options.corruptions) and set(chosen) != {"colored-mnist"}:
+        frost_folder()  # now, and not after the other corruptions
     print(heading(options.device), flush=True)
     print(
         f"{'set':14} {'method':9} {'runs':>4} {'float32 %':>10}  points, mean ± its error (largest), of", *PROFILES[1:]

@@ -85,6 +85,7 @@ def test_groups_are_told_by_their_starts() -> None:
         "started_at": "2026-01-01T00:00:01.000+00:00",
         "seconds": 2.0,
         "decode_seconds": 0.5,
+        "images": 100,
     }
     later = {**row, "started_at": "2026-01-01T00:00:09.000+00:00", "decode_seconds": 0.0, "seconds": 0.5}
     ends = [{"finished_at": f"2026-01-01T00:00:{second}.000+00:00"} for second in ("06", "07", "10")]
@@ -93,6 +94,7 @@ def test_groups_are_told_by_their_starts() -> None:
         [{**later, **ends[2]}, {**row, **ends[0]}, third, {**row, **ends[1], "corruption": "frost"}]
     )
     assert (other.loop, other.corruptions, first.corruptions) == (1.0, 1, 2)
+    assert (other.images, first.images) == (100, 200)
     assert (first.end - first.start, first.loop, first.waited) == (6.0, 4.0, 1.0)
     assert (second.end - second.start, second.loop, second.waited) == (1.0, 0.5, 0.0)
     assert first_of_methods([first, second]) == 3.5
