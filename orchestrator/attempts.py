@@ -82,11 +82,15 @@ def make_failure(
 
 
 def signature(kind: FailureClass, message: str, where: str = "") -> str:
-    """``kind`` and 8 hex digits over the message's first line with numbers, hex and paths left out."""
+    """``kind`` and 8 hex digits over the message's first line with numbers, hex, paths and a GPU's users left out."""
     first = message.strip().splitlines()[0] if message.strip() else ""
     plain = re.sub(r"(/[\w.\-]+)+", "PATH", first)
     plain = re.sub(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b", "HEX", plain, flags=re.IGNORECASE)
-    plain = re.sub(r"\d+(\.\d+)?", "N", plain)
+    plain = re.sub(
+        r"(Process \d+|Including non-PyTorch memory, this process) has [^.]+\.\d+ \w+ memory in use\.", "", plain
+    )
+    plain = re.sub(r" {2,}", " ", plain)
+    plain = re.sub(r"\d+(\.\d+)?( [KMGT]iB)?", "N", plain)
     return f"{kind.value}:{hashlib.sha256(f'{plain}|{where}'.encode()).hexdigest()[:8]}"
 
 

@@ -62,6 +62,22 @@ def test_every_class_has_a_policy() -> None:
     assert set(POLICIES) == set(FailureClass)
 
 
+def test_a_signature_forgets_who_else_uses_the_gpu() -> None:
+    """As torch 2.11 worded it where ten workers shared a card."""
+
+    def text(size: str, *users: str) -> str:
+        start = (
+            f"OutOfMemoryError: CUDA out of memory. Tried to allocate {size}. GPU 0 has a total capacity of 139.80 GiB "
+        )
+        return start + "of which 99.64 GiB is free. " + " ".join(f"{u} memory in use." for u in users) + " Of the rest"
+
+    own = "Including non-PyTorch memory, this process has 14.67 GiB"
+    kind = FailureClass.CUDA_OOM
+    one = signature(kind, text("84.00 MiB", "Process 7532 has 788.00 MiB", own, "Process 7533 has 1.31 GiB"))
+    assert one == signature(kind, text("1.29 GiB", own, "Process 9 has 2.01 GiB"))
+    assert one != signature(kind, text("84.00 MiB", own).replace("Tried", "Failed"))
+
+
 def test_a_signature_forgets_numbers_paths_and_addresses() -> None:
     kind = FailureClass.ERROR
     one = signature(kind, "ValueError: /tmp/a/b.npy: 17 images at 0x7fe1, run 0123456789abcdef", "loop.py:adapt")
