@@ -13,8 +13,35 @@ from orchestrator.cli import options
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
 
-HERE = frozenset({"results", "address", "allow_insecure", "output", "overrides", "settings", "smoke"})
+HERE = frozenset({"results", "address", "allow_insecure", "output", "overrides", "settings", "smoke", "packed"})
 """Options that are no part of the question: what they say is done on this machine."""
+
+
+def answer_of(
+    address: str,
+    sweep: str,
+    words: Sequence[str],
+    *,
+    allow_insecure: bool,
+    results: str,
+    spec: SweepSpec | None = None,
+) -> str:
+    """What ``deyo-sweep WORDS`` prints on the cluster's head of the results of ``sweep`` there; its notes are shown.
+
+    ``results`` is their folder there; by default it is where the sweep's job writes. ``jobs.SPEC_FILE`` among the words
+    means ``spec``. Raises ``typer.Exit`` with 2 where it was refused.
+    """
+    from orchestrator import asking, jobs
+
+    asked = jobs.client(address, allow_insecure=allow_insecure)
+    there = results if results != options.DEFAULT_RESULTS else asking.results_of(asked, sweep, address)
+    answer = asking.ask_head(asked, [*words, "--results", there], spec)
+    if answer.notes:
+        typer.echo(answer.notes, err=True)
+    if not answer.ok:
+        typer.echo(answer.text, nl=False, err=True)
+        raise typer.Exit(2)
+    return answer.text
 
 
 def show_answer(
@@ -27,24 +54,12 @@ def show_answer(
     spec: SweepSpec | None = None,
     output: Path | None = None,
 ) -> None:
-    """Print what ``deyo-sweep WORDS`` says on the cluster's head of the results of ``sweep`` there, or write it to
-    ``output``. ``results`` is their folder there; by default it is where the sweep's job writes. ``jobs.SPEC_FILE``
-    among the words means ``spec``. Raises ``typer.Exit`` with 2 where it was refused.
-    """
-    from orchestrator import asking, jobs
-
-    asked = jobs.client(address, allow_insecure=allow_insecure)
-    there = results if results != options.DEFAULT_RESULTS else asking.results_of(asked, sweep, address)
-    answer = asking.ask_head(asked, [*words, "--results", there], spec)
-    if answer.notes:
-        typer.echo(answer.notes, err=True)
-    if not answer.ok:
-        typer.echo(answer.text, nl=False, err=True)
-        raise typer.Exit(2)
+    """Print the answer (``answer_of``), or write it to ``output``."""
+    text = answer_of(address, sweep, words, allow_insecure=allow_insecure, results=results, spec=spec)
     if output is None:
-        typer.echo(answer.text, nl=False)
+        typer.echo(text, nl=False)
     else:
-        options.writable(output).write_text(answer.text, encoding="utf-8")
+        options.writable(output).write_text(text, encoding="utf-8")
 
 
 def spec_there(sweep: str, overrides: list[str], smoke: bool) -> tuple[str, str, SweepSpec | None]:

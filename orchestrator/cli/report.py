@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import DEFAULT_RESULTS, Json, Results, Set, Smoke, SpecOrSweep
+from orchestrator.cli.asked import answer_of, spec_there, words_typed
+from orchestrator.cli.options import (
+    DEFAULT_RESULTS,
+    Address,
+    AllowInsecure,
+    Json,
+    Results,
+    Set,
+    Smoke,
+    SpecOrSweep,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
+    context: typer.Context,
     sweep: SpecOrSweep,
     results: Results = DEFAULT_RESULTS,
     settings: Set = [],  # noqa: B006
@@ -33,12 +46,17 @@ def report(
         str, typer.Option("--plots", help="Picture files to write: png,pdf, one of them, or none.")
     ] = "png,pdf",
     as_json: Json = False,
+    address: Address = None,
+    allow_insecure: AllowInsecure = False,
+    packed: Annotated[bool, typer.Option("--packed", hidden=True, help="Print the files as text.")] = False,
 ) -> None:
-    """One self-contained HTML page of a sweep, and its plots as PNG and PDF."""
-    import json
+    """One self-contained HTML page of a sweep, and its plots as PNG and PDF.
 
+    With --address http://HOST:8265 it is made on the cluster's head, of a sweep that was submitted to it, and written
+    here: into reports/SWEEP, or --output.
+    """
     from deyo.types import ConfigError
-    from orchestrator.folders import obstacle
+    from orchestrator.packed import pack, unpack
     from orchestrator.report.build import write_report
     from orchestrator.tables.data import filtered
     from orchestrator.tables.load import load
@@ -49,20 +67,47 @@ def report(
     formats = [f for f in plots.split(",") if f and f != "none"]
     if set(formats) - {"png", "pdf"}:
         raise ConfigError(f"--plots {plots}: png, pdf, both (png,pdf) or none")
+    if address:
+        name, there, spec = spec_there(sweep, settings, smoke)
+        folder = _free(output or _default_folder("://", name))
+        words = ["report", there, *(word for word in words_typed(context) if word != "--json"), "--packed"]
+        text = answer_of(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
+        _tell(unpack(text, folder), as_json)
+        return
     data, opened = load(sweep, results, settings, smoke=smoke)
     data = filtered(data, where or ())
-    folder = output or _default_folder(results, data.sweep)
+    request = Request(layout=layout, ddof=ddof)
+    with tempfile.TemporaryDirectory() as passing:
+        folder = Path(passing) if packed else _free(output or _default_folder(results, data.sweep))
+        written = write_report(data, opened, folder, request, paper=compare == "paper", formats=formats)
+        if packed:
+            typer.echo(pack(folder), nl=False)
+        else:
+            _tell([written.page, *written.pictures], as_json)
+
+
+def _free(folder: Path) -> Path:
+    """``folder``, into which can be written. Raises ``ConfigError``."""
+    from deyo.types import ConfigError
+    from orchestrator.folders import obstacle
+
     if problem := obstacle(folder):
         raise ConfigError(f"--output {folder}: {problem}")
-    written = write_report(
-        data, opened, folder, Request(layout=layout, ddof=ddof), paper=compare == "paper", formats=formats
-    )
+    return folder
+
+
+def _tell(files: Sequence[Path], as_json: bool) -> None:
+    """What was written: the page and the pictures."""
+    import json
+
+    page = next(path for path in files if path.suffix == ".html")
+    pictures = [path for path in files if path != page]
     if as_json:
-        typer.echo(json.dumps({"page": str(written.page), "plots": [str(p) for p in written.pictures]}))
+        typer.echo(json.dumps({"page": str(page), "plots": [str(p) for p in pictures]}))
         return
-    typer.echo(f"report: {written.page}")
-    if written.pictures:
-        typer.echo(f"plots:  {len(written.pictures)} files in {written.pictures[0].parent}")
+    typer.echo(f"report: {page}")
+    if pictures:
+        typer.echo(f"plots:  {len(pictures)} files in {pictures[0].parent}")
 
 
 def _default_folder(results: str, sweep: str) -> Path:

@@ -61,11 +61,14 @@ def _client(address: str, allow_insecure: bool) -> Any:
 
 
 def _job(asked: Any, sweep: str, address: str, *, known: bool) -> str:
-    """The sweep's job and its state; of a sweep that is not ``known`` otherwise, there must be one."""
+    """The sweep's job, its state, and why it failed; of a sweep that is not ``known`` otherwise, there must be one."""
     from orchestrator import jobs
 
     last = jobs.last_job(asked, sweep) if known else jobs.existing_job(asked, sweep, address)
-    return f"{last.name} {last.state}" if last else f"{jobs.submission_id(sweep)} unknown to this cluster"
+    if last is None:
+        return f"{jobs.submission_id(sweep)} unknown to this cluster"
+    why = last.message.strip().splitlines()[:1] if last.state == "FAILED" else []
+    return ": ".join([f"{last.name} {last.state}", *why])
 
 
 def _on_the_head(asked: Any, sweep: str, address: str, as_json: bool) -> tuple[dict[str, Any], list[str]]:

@@ -14,6 +14,7 @@ from engine_runs import write_spec
 
 from orchestrator import asking, jobs
 from orchestrator.cli import main
+from orchestrator.packed import pack
 from orchestrator.probe import ClusterError
 
 
@@ -39,8 +40,9 @@ class FakeJobs:
 
     def list_jobs(self) -> list[SimpleNamespace]:
         metadata = {"results": "/results"}
-        status = SimpleNamespace(value=self.states[0])
-        return [SimpleNamespace(submission_id=n, status=status, metadata=metadata, message="") for n in self.names]
+        facts = {"status": SimpleNamespace(value=self.states[0]), "metadata": metadata}
+        facts |= vars(self.get_job_info("")) if self.states[0] == "FAILED" else {"message": ""}
+        return [SimpleNamespace(submission_id=n, **facts) for n in self.names]
 
     def get_job_status(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(value=self.states.pop(0))
@@ -212,6 +214,28 @@ def test_tables_and_queries_are_asked_of_the_head_in_the_words_typed(
     assert question(cluster) == "query 'SELECT count(*) AS n FROM runs' tiny --json --results /results"
 
 
+def test_a_report_is_made_on_the_head_and_written_here(
+    cluster: FakeJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "there"
+    (made / "plots").mkdir(parents=True)
+    (made / "report.html").write_text("<p>a page</p>")
+    (made / "plots" / "accuracy.png").write_bytes(bytes(range(256)) * 400)
+    cluster.logs = [said(pack(made), "note: 3 runs are missing\n")]
+    output = tmp_path / "here"
+    assert main.run(["report", "tiny", "--plots", "png", "--json", "--output", str(output), *ADDRESS]) == 0
+    assert question(cluster) == "report tiny --plots png --packed --results /results"
+    printed = capsys.readouterr()
+    files = {"page": str(output / "report.html"), "plots": [str(output / "plots" / "accuracy.png")]}
+    assert (json.loads(printed.out), printed.err) == (files, "note: 3 runs are missing\n")
+    for path in ("report.html", "plots/accuracy.png"):
+        assert (output / path).read_bytes() == (made / path).read_bytes()
+
+    cluster.logs, cluster.states = [said(pack(made)[: len(pack(made)) // 2])], ["SUCCEEDED"]
+    assert main.run(["report", "tiny", *ADDRESS]) == 2
+    assert "did not arrive whole" in capsys.readouterr().err
+
+
 def test_a_table_of_a_spec_takes_it_along(cluster: FakeJobs, tmp_path: Path) -> None:
     cluster.logs = [said("a table\n")]
     assert main.run(["table", str(write_spec(tmp_path)), "--set", "seeds=[1]", "--width", "80", *ADDRESS]) == 0
@@ -242,6 +266,12 @@ def test_status_has_the_counts_of_results_on_the_head(cluster: FakeJobs, capsys:
     cluster.states, cluster.logs = ["RUNNING", "SUCCEEDED"], ["", said('{\n "done": 3\n}\n', "{a warning}\n")]
     assert main.run(["status", "tiny", "--json", *ADDRESS]) == 0
     assert json.loads(capsys.readouterr().out) == {"done": 3, "job": "deyo-sweep-tiny RUNNING"}
+
+
+def test_status_says_why_a_job_failed_that_never_began(cluster: FakeJobs, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.states, cluster.logs = ["FAILED", "FAILED"], ["", said("", "error: no sweep 'tiny' under /results\n")]
+    assert main.run(["status", "tiny", *ADDRESS]) == 0
+    assert capsys.readouterr().out == "job: deyo-sweep-tiny FAILED: runtime_env setup failed\n"
 
 
 def test_a_sweep_that_has_no_results_yet_has_the_state_of_its_job(
