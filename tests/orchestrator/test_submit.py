@@ -202,6 +202,10 @@ def test_results_on_the_head_are_asked_for_there(cluster: Cluster) -> None:
     assert unknown.returncode == 2
     assert "no run begins with 'zzz'" in unknown.stderr
     assert "Traceback" not in unknown.stderr
+    folder = cluster.folder / "page"
+    report = cluster.sweep("report", spec, "--output", str(folder), *to)
+    assert report.returncode == 0, report.stderr
+    assert "<html" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("verb", ["watch", "cancel", "status"])
