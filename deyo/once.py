@@ -84,14 +84,19 @@ class Predicted:
                 known = self.known[source].setdefault(name, np.zeros(images, values.dtype))
                 known[self.plan.rows[start:stop]] = values[start - first : stop - first]
 
-    def report(self, step: int) -> dict[str, np.ndarray]:
-        """The fields for all runs at ``step``, as if each had predicted its own batch."""
-        batch = self.streams[0].batch_size
-        visited = [stream.order[step * batch : (step + 1) * batch] for stream in self.streams]
-        runs, size = len(visited), len(visited[0])
+    def reports(self, steps: range) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """The fields for all runs at each of ``steps``, as if each run had predicted its own batches."""
+        batch, runs = self.streams[0].batch_size, len(self.streams)
+        visited = [stream.order[steps.start * batch : steps.stop * batch] for stream in self.streams]
         of_images = {
             name: np.stack([self.known[source][name][rows] for source, rows in zip(self.plan.sources, visited)])
             for name in self.known[0]
         }
-        of_runs = {name: np.full(runs, samples * size) for name, samples in self.samples_an_image.items()}
-        return {**of_images, **of_runs, "skipped": np.zeros(runs, bool), "reset": np.zeros(runs, bool)}
+        found = []
+        for first, step in zip(range(0, len(visited[0]), batch), steps):
+            fields = {name: values[:, first : first + batch] for name, values in of_images.items()}
+            size = min(batch, len(visited[0]) - first)
+            for name, samples in self.samples_an_image.items():
+                fields[name] = np.full(runs, samples * size)
+            found.append((step, {**fields, "skipped": np.zeros(runs, bool), "reset": np.zeros(runs, bool)}))
+        return found

@@ -230,8 +230,8 @@ class Method(Protocol):
     """R runs of one adaptation method, advancing together.
 
     ``lockstep`` says whether the class is written over R runs; if not, it is built with R = 1 only. One whose report
-    of an image depends on that image alone may have ``order_free`` as true: the loop then gives it each image once, in
-    batches of its own making, and counts its forwards and backwards by the image.
+    of an image depends on that image alone may say ``order_free = True`` in its own class (it is not inherited): the
+    loop then gives it each image once, in batches of its own making, and counts forwards and backwards by the image.
     """
 
     name: ClassVar[str]

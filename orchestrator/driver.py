@@ -339,7 +339,7 @@ class Driver:
     def _finished(self, flight: Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
         config = job.run.config
         if row.get("group_memory_bytes") and flight.slot.device.startswith("cuda"):
-            self.memory.measured(memory_key(config), row["group_size"], row["group_memory_bytes"])
+            self.memory.measured(self._memory_key(config), row["group_size"], row["group_memory_bytes"])
             self.scheduler.told(job, flight.slot)
         self.durations.measured(config, row)
         known = {name: value for name, value in row.items() if name in schema.RUNS.names}
@@ -386,18 +386,21 @@ class Driver:
         self._close(flight, job)
         if failure is None:
             for runs, peak in flight.peaks.items():
-                self.memory.measured(memory_key(job.run.config), runs, peak)
+                self.memory.measured(self._memory_key(job.run.config), runs, peak)
         lost = failure is not None and failure.kind in (FailureClass.WORKER_LOST, FailureClass.NODE_LOST)
         self._lost_probes[job.group] += lost
         if not lost or self._lost_probes[job.group] >= LOST_PROBES:
             self.scheduler.cannot_tell(job, flight.slot)
         self.scheduler.add(job)
 
+    def _memory_key(self, config: RunConfig) -> str:
+        return memory_key(config, self.side(config))
+
     def _narrow(self, flight: Flight, job: Job) -> None:
         """The group's width did not fit on its card: half of it from now on."""
         assert isinstance(flight.task, GroupTask)
         config, slot, width = job.run.config, flight.slot, flight.task.width
-        self.memory.too_large(memory_key(config), slot.gpu_name, width)
+        self.memory.too_large(self._memory_key(config), slot.gpu_name, width)
         self.widths.halve(job.group, card(slot), width)
         self.progress.note(
             f"{config.method} / {config.model}: {width} runs side by side do not fit on "

@@ -25,13 +25,14 @@ class GpuImages:
     """The least recently used image sets of up to ``budget`` bytes (uint8 pixels) on ``device``.
 
     Sets that streams still read take memory whether they are kept here or not: they count until nobody holds them. A
-    set for which there is no room is handed out where it is, on the host.
+    set for which there is no room is handed out where it is, on the host: the same to all who read it at a time.
     """
 
     device: torch.device
     budget: float
     _kept: OrderedDict[Hashable, ImageSet] = field(default_factory=OrderedDict)
     _there: list[tuple[weakref.ref[Any], int]] = field(default_factory=list)
+    _elsewhere: weakref.WeakValueDictionary[Hashable, ImageSet] = field(default_factory=weakref.WeakValueDictionary)
 
     @property
     def used(self) -> int:
@@ -44,9 +45,10 @@ class GpuImages:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
+        if (read := self._elsewhere.get(key)) is not None:
+            return read
         images = self._placed(make())
-        if _on_device(images):
-            self._kept[key] = images
+        (self._kept if _on_device(images) else self._elsewhere)[key] = images
         return images
 
     def clear(self) -> None:

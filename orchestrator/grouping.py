@@ -85,9 +85,9 @@ def kind_key(config: RunConfig) -> tuple[str, str, str]:
     return (config.method, config.model, config.benchmark)
 
 
-def memory_key(config: RunConfig) -> str:
-    """What memory depends on: network, method, batch size, precision."""
-    return f"{config.model}|{config.method}|{config.batch_size}|{config.precision}"
+def memory_key(config: RunConfig, side: int = ORDINARY_SIDE) -> str:
+    """What memory depends on: network, method, batch size, precision, and the ``side`` of the images in pixels."""
+    return f"{config.model}|{config.method}|{config.batch_size}|{config.precision}|{side}"
 
 
 @dataclass
@@ -173,9 +173,10 @@ class GroupSizer:
             return self.fixed
         if not slot.device.startswith("cuda"):
             return max(1, self.cpu_samples // config.batch_size)
-        samples = self.samples * max(1.0, ORDINARY_SIDE / self.side(config))
+        side = self.side(config)
+        samples = self.samples * max(1.0, ORDINARY_SIDE / side)
         most = max(1, int(samples // config.batch_size))
         if most == 1:
             return 1
-        fitting = self.memory.fitting(memory_key(config), slot.gpu_name, slot.memory_bytes)
+        fitting = self.memory.fitting(memory_key(config, side), slot.gpu_name, slot.memory_bytes)
         return None if fitting is None else max(1, min(most, fitting))

@@ -230,7 +230,7 @@ def _look_at_data(spec: SweepSpec, needs: DataNeeds) -> str:
     from deyo.corruptions.photographs import PHOTOGRAPHIC
 
     benchmark: Any = open_benchmark(needs.benchmark, roots=spec.data, **needs.options)
-    conditions, further = list(needs.conditions), needs.further(benchmark)
+    conditions, further = sorted(needs.conditions, key=lambda c: c[0] != PHOTOGRAPHIC), needs.further(benchmark)
     if not hasattr(benchmark, "recipe"):  # of an installed package: only opening it shows
         benchmark.images(*conditions[0])
         for look in further.values():

@@ -197,7 +197,7 @@ def keep_compiled_code(cache: Path) -> None:
 
 
 def start_libraries(device: torch.device) -> None:
-    """Let ``device`` load what the first run would wait for: cuDNN and cuBLAS, forward and backward."""
+    """Let ``device`` load what the first run would wait for: cuDNN and cuBLAS, and gradients of inputs through them."""
     x = torch.ones(1, 8, 8, 8, device=device, requires_grad=True)
     convolved = torch.nn.functional.conv2d(x, torch.ones(8, 8, 1, 1, device=device))
     (convolved.flatten(0, 2) @ torch.ones(8, 8, device=device)).sum().backward()

@@ -34,5 +34,4 @@ class BNAdapt(NoAdapt):
     """
 
     name = "bn-adapt"
-    order_free = False
     statistics = "batch"

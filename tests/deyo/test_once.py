@@ -15,7 +15,8 @@ from parity_cases import network_for
 from deyo.arriving import Arriving
 from deyo.loop import adapt
 from deyo.methods import create_method, settings_class
-from deyo.once import FirstNeeds
+from deyo.methods.no_adapt import NoAdapt
+from deyo.once import FirstNeeds, Predicted
 from deyo.types import ImageSet, MethodContext, StepRecord, Stream
 
 IMAGES = 85
@@ -115,6 +116,26 @@ def test_a_method_whose_predictions_depend_on_the_batch_is_given_every_batch() -
     own = method(3, "bn-adapt")
     list(adapt(own, [shuffled(images, seed) for seed in range(3)]))
     assert int(own.steps) == 6
+
+
+def test_what_is_built_on_a_class_that_is_order_free_is_not_so_by_itself() -> None:
+    context = MethodContext(network=network_for("network_bn")[0], seeds=range(2), batch_size=16, precision="float64")
+    own = type("LooksAtItsBatch", (NoAdapt,), {"statistics": "batch"})(context, [NoAdapt.Settings()] * 2)
+    images = image_set()
+    list(adapt(own, [shuffled(images, seed) for seed in range(2)]))
+    assert int(own.steps) == 6
+
+
+def test_the_last_images_do_not_hand_out_all_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that completes the last image of many runs makes most steps ready."""
+    images = image_set()
+    asked: list[range] = []
+    whole = Predicted.reports
+    monkeypatch.setattr(Predicted, "reports", lambda self, steps: asked.append(steps) or whole(self, steps))
+    streams = [shuffled(images, seed, batch=1) for seed in range(8)]
+    check_equal(list(adapt(method(8, batch=1), streams, block=4)), own_batches(streams))
+    assert max(len(steps) for steps in asked) == 4
+    assert [step for steps in asked for step in steps] == list(range(IMAGES))
 
 
 @settings(max_examples=60, deadline=None)

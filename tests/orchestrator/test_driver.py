@@ -127,7 +127,7 @@ def test_out_of_memory_halves_the_group_and_later_groups_stay_small() -> None:
 def _memory_key() -> str:
     from orchestrator.grouping import memory_key
 
-    return memory_key(planned(0).config)
+    return memory_key(planned(0).config, 32)
 
 
 def test_a_run_that_fails_alone_while_its_group_goes_on() -> None:

@@ -73,6 +73,15 @@ def test_what_was_let_go_counts_as_long_as_it_is_read() -> None:
     assert shelf.images.used == 0
 
 
+def test_a_set_on_the_host_is_one_to_all_who_read_it() -> None:
+    shelf = Shelf(1.9)
+    one, other = shelf.get("a"), shelf.get("a")
+    assert one.pixels is other.pixels
+    del one, other
+    shelf.get("a")
+    assert shelf.made == ["a", "a"]
+
+
 def test_a_set_of_more_than_half_the_room_stays_on_the_host() -> None:
     assert not there(Shelf(1.9).get("a"))
 

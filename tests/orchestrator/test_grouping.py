@@ -84,6 +84,8 @@ def test_sizes_of_groups() -> None:
     memory.measured(memory_key(config(batch_size=64)), 1, GIB)
     assert sizer.limit(config(batch_size=64), gpu) == 4  # 256 images in a forward
     small = GroupSizer(memory=memory, lockstep=lambda method: True, side=lambda config: 32)
+    assert small.limit(config(batch_size=64), gpu) is None  # smaller images take less memory
+    memory.measured(memory_key(config(batch_size=64), 32), 1, GIB)
     assert small.limit(config(batch_size=64), gpu) == 28  # 7 times as many of 32×32
     assert sizer.limit(config(batch_size=1), slot()) == 16
     assert sizer.limit(config(batch_size=64), slot()) == 1
