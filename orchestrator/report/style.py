@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito (2008), without the yellow, which is too pale for lines on white.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+# Tol's "muted" colours, where these do not suffice.
+FURTHER = ("#882255", "#44AA99", "#999933", "#332288", "#AA4499", "#117733", "#CC6677", "#661100", "#88CCEE")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
@@ -25,6 +27,7 @@ FIXED = {
     "eata": ("#009E73", "^", (0, (6, 1.5, 1.5, 1.5))),
     "sar": ("#E69F00", "D", (0, (3, 1, 1, 1, 1, 1))),
     "memo": ("#CC79A7", "v", (0, (2, 1))),
+    "sentry": ("#0072B2", "P", (0, (4, 1, 1, 1))),
     "deyo": ("#D55E00", "o", "-"),
 }
 
@@ -85,10 +88,11 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
     """A look for each label, the paper's methods always the same."""
     found: dict[str, Look] = {}
     taken = {FIXED[label][0] for label in labels if label in FIXED}
-    free = [c for c in COLOURS if c not in taken] or list(COLOURS)
     used = {FIXED[label][1] for label in labels if label in FIXED}
     marks = [m for m in MARKERS if m not in used]
     others = [label for label in labels if label not in FIXED]
+    free = [c for c in COLOURS if c not in taken]
+    free += FURTHER if len(others) > len(free) else ()
     for i, label in enumerate(others):
         found[label] = Look(colour=free[i % len(free)], marker=marks[i % len(marks)], dash=DASHES[i % len(DASHES)])
     for label in labels:

@@ -333,6 +333,12 @@ def test_looks_differ_by_more_than_colour():
     assert found["deyo"] == style.looks(["deyo"])["deyo"]
 
 
+def test_variants_beside_all_of_the_paper_s_methods_have_colours_of_their_own() -> None:
+    paper = ["no-adapt", "bn-adapt", "memo", "tent", "sentry", "eata", "sar", "deyo"]
+    found = style.looks([*paper, *(f"deyo [copies={k}]" for k in range(8))])
+    assert len({look.colour for look in found.values()}) == 16
+
+
 def test_panels_are_titled_by_what_varies_and_is_not_implied():
     data = sweep(
         grid(model=["a", "b"], severity=[3, 5]) + grid(model=["c"], severity=[5], batch_size=[1]), lambda c: 0.5
