@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from orchestrator.analyses import SYNTHETIC
-from orchestrator.hosts import PACKAGES, ask_hosts
+from orchestrator.hosts import PACKAGES, PHOTOGRAPHS, ask_hosts
 from orchestrator.preflight import Check, cache_check, data_checks, describe, is_bundled, mlflow_check, resource_checks
 from orchestrator.probe import ClusterError, ClusterFacts, only_here, probe, token_in_use, version_mismatch
 from orchestrator.specmodel import Resources, SweepSpec
@@ -83,7 +83,7 @@ def cluster_checks(address: str, spec: SweepSpec | None, runs: list[RunConfig]) 
     except ClusterError as error:
         yield Check(name="hosts", ok=False, detail=str(error))
         return
-    yield from host_checks(answers)
+    yield from host_checks(answers, frost=makes_frost(runs))
 
 
 def openness_check(address: str, facts: ClusterFacts) -> Check:
@@ -99,8 +99,17 @@ def openness_check(address: str, facts: ClusterFacts) -> Check:
     return Check(name="authentication", ok=False, detail=f"{detail}; {fix}")
 
 
-def host_checks(answers: list[dict[str, Any]]) -> Iterator[Check]:
-    """One check a host: its versions against this machine's, and the data it sees."""
+def makes_frost(runs: list[RunConfig]) -> bool:
+    """Whether workers make images with frost, which takes photographs."""
+    from deyo.benchmarks import benchmark_info
+    from deyo.corruptions.photographs import PHOTOGRAPHIC
+
+    with_it = {c.benchmark: c.benchmark_options for c in runs if PHOTOGRAPHIC in (c.corruption, *c.corruptions)}
+    return any(benchmark_info(name, **options).generated for name, options in with_it.items())
+
+
+def host_checks(answers: list[dict[str, Any]], *, frost: bool = False) -> Iterator[Check]:
+    """One check a host: its versions against this machine's, and the data it sees; with ``frost`` its photographs."""
     here = {name: _version(name) for name in PACKAGES}
     for answer in answers:
         name = f"host {answer['host']}"
@@ -114,6 +123,11 @@ def host_checks(answers: list[dict[str, Any]]) -> Iterator[Check]:
         yield Check(name=name, ok=False if unfit else None if odd else True, detail=f"{detail}{more}")
         for benchmark, place in answer["data"].items():
             yield _data_check(f"{name}, data {benchmark}", benchmark, place)
+        if frost and not answer["versions"].get(PHOTOGRAPHS):
+            detail = (
+                f"{PHOTOGRAPHS} is missing there: pip install --no-deps {PHOTOGRAPHS} (not where frost is prepared)"
+            )
+            yield Check(name=f"{name}, frost", ok=None, detail=detail)
 
 
 def wanted_data(spec: SweepSpec, runs: list[RunConfig]) -> list[tuple[str, str, str]]:

@@ -21,6 +21,8 @@ from orchestrator.hosts_child import MARK
 from orchestrator.probe import ClusterError, token_in_use
 
 PACKAGES = ("ray", "torch", "torchvision", "timm", "deyo-sweep")
+PHOTOGRAPHS = "imagecorruptions-imaug"
+"""The package whose photographs frost is made with."""
 TIMEOUT = 60.0
 _FINISHED = {"SUCCEEDED", "FAILED", "STOPPED"}
 
@@ -32,7 +34,7 @@ def ask_hosts(
 
     ``data`` names what to look for: (benchmark, path in the spec or "", environment variable).
     """
-    questions = json.dumps({"packages": PACKAGES, "data": [list(entry) for entry in data]})
+    questions = json.dumps({"packages": (*PACKAGES, PHOTOGRAPHS), "data": [list(entry) for entry in data]})
     script = Path(__file__).with_name("hosts_child.py")
     ask = _by_job if address.startswith(("http://", "https://")) else _by_driver
     output = ask(address, script, questions, timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ray.dashboard.utils import to_google_style
+from test_grouping import config as any_config
 
 from orchestrator import cluster, doctor, hosts_child
 from orchestrator.cli.main import run as command_line
@@ -285,3 +287,24 @@ def test_a_port_that_speaks_no_http_is_told_from_the_dashboard(capsys: pytest.Ca
 def test_a_cluster_that_is_not_there_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["doctor", "--address", "127.0.0.1:1"]) == 1
     assert "FAIL cluster: nothing answers" in capsys.readouterr().out
+
+
+def test_hosts_that_make_frost_need_its_photographs() -> None:
+    here = hosts_child.look({"packages": ["ray", "torch", "imagecorruptions-imaug"], "data": []})
+    bare = {**here, "host": "bare", "versions": {**here["versions"], "imagecorruptions-imaug": ""}}
+    whole = {**here, "host": "whole", "versions": {**here["versions"], "imagecorruptions-imaug": "1.1.5"}}
+    told = [check for check in doctor.host_checks([bare, whole], frost=True) if "frost" in check.name]
+    assert [(check.name, check.ok) for check in told] == [("host bare, frost", None)]
+    assert "pip install --no-deps imagecorruptions-imaug" in told[0].detail
+    assert not any("frost" in check.name for check in doctor.host_checks([bare], frost=False))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "corruption", "made"),
+    [("cifar10-jpeg", "frost", True), ("cifar10-jpeg", "fog", False), ("cifar10-c", "frost", False)],
+)
+def test_frost_is_made_of_generated_images_alone(benchmark: str, corruption: str, made: bool) -> None:
+    run = dataclasses.replace(any_config(), benchmark=benchmark, benchmark_options={}, corruption=corruption)
+    assert doctor.makes_frost([run]) is made
+    stream = dataclasses.replace(run, corruption=None, corruptions=("fog", corruption))
+    assert doctor.makes_frost([stream]) is made
