@@ -79,10 +79,12 @@ class Predicted:
         of_images = {name: values.reshape(-1) for name, values in report.items() if values.ndim == 2}
         first = batch * self.plan.size
         for source, start, stop in self.plan.stretches(batch):
-            for name, values in of_images.items():
+            known = self.known[source]
+            if not known:
                 images = self.plan.sets[source].pixels.shape[0]
-                known = self.known[source].setdefault(name, np.zeros(images, values.dtype))
-                known[self.plan.rows[start:stop]] = values[start - first : stop - first]
+                known.update({name: np.zeros(images, values.dtype) for name, values in of_images.items()})
+            for name, values in of_images.items():
+                known[name][self.plan.rows[start:stop]] = values[start - first : stop - first]
 
     def reports(self, steps: range) -> list[tuple[int, dict[str, np.ndarray]]]:
         """The fields for all runs at each of ``steps``, as if each run had predicted its own batches."""

@@ -29,7 +29,6 @@ from orchestrator.grouping import (
     GroupSizer,
     MemoryModel,
     group_key,
-    memory_key,
 )
 from orchestrator.outcome import SweepOutcome, SweepStatus
 from orchestrator.pool import Job
@@ -109,17 +108,16 @@ class Driver:
     memory: MemoryModel = field(default_factory=MemoryModel)
     durations: Durations = field(default_factory=Durations)
     lockstep: Callable[[str], bool] = lockstep_of
-    side: Callable[[RunConfig], int] = field(default_factory=image_side)
     cache: Path | None = None
     shelf: Shelf | None = None
     widths: Widths = field(default_factory=Widths)
 
     def __post_init__(self) -> None:
         fixed = self.options.group_size
-        sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, side=self.side, fixed=fixed)
+        self.sizer = GroupSizer(memory=self.memory, lockstep=self.lockstep, side=image_side(), fixed=fixed)
         self.widths.asked = fixed
         self.widths.planned = Counter(group_key(run.config) for run in self.plan.runs)
-        self.scheduler = Scheduler(group_limit=sizer.limit, widths=self.widths, expected=self.executor.expected)
+        self.scheduler = Scheduler(group_limit=self.sizer.limit, widths=self.widths, expected=self.executor.expected)
         self.tally = Tally(sweep=self.plan.sweep, total=len(self.plan.runs))
         self.flights: dict[str, Flight] = {}
         self.by_slot: dict[str, str] = {}
@@ -339,7 +337,7 @@ class Driver:
     def _finished(self, flight: Flight, job: Job, attempt: int, row: Mapping[str, Any]) -> None:
         config = job.run.config
         if row.get("group_memory_bytes") and flight.slot.device.startswith("cuda"):
-            self.memory.measured(self._memory_key(config), row["group_size"], row["group_memory_bytes"])
+            self.memory.measured(self.sizer.key(config), row["group_size"], row["group_memory_bytes"])
             self.scheduler.told(job, flight.slot)
         self.durations.measured(config, row)
         known = {name: value for name, value in row.items() if name in schema.RUNS.names}
@@ -386,21 +384,18 @@ class Driver:
         self._close(flight, job)
         if failure is None:
             for runs, peak in flight.peaks.items():
-                self.memory.measured(self._memory_key(job.run.config), runs, peak)
+                self.memory.measured(self.sizer.key(job.run.config), runs, peak)
         lost = failure is not None and failure.kind in (FailureClass.WORKER_LOST, FailureClass.NODE_LOST)
         self._lost_probes[job.group] += lost
         if not lost or self._lost_probes[job.group] >= LOST_PROBES:
             self.scheduler.cannot_tell(job, flight.slot)
         self.scheduler.add(job)
 
-    def _memory_key(self, config: RunConfig) -> str:
-        return memory_key(config, self.side(config))
-
     def _narrow(self, flight: Flight, job: Job) -> None:
         """The group's width did not fit on its card: half of it from now on."""
         assert isinstance(flight.task, GroupTask)
         config, slot, width = job.run.config, flight.slot, flight.task.width
-        self.memory.too_large(self._memory_key(config), slot.gpu_name, width)
+        self.memory.too_large(self.sizer.key(config), slot.gpu_name, width)
         self.widths.halve(job.group, card(slot), width)
         self.progress.note(
             f"{config.method} / {config.model}: {width} runs side by side do not fit on "

@@ -85,7 +85,7 @@ def kind_key(config: RunConfig) -> tuple[str, str, str]:
     return (config.method, config.model, config.benchmark)
 
 
-def memory_key(config: RunConfig, side: int = ORDINARY_SIDE) -> str:
+def memory_key(config: RunConfig, side: int) -> str:
     """What memory depends on: network, method, batch size, precision, and the ``side`` of the images in pixels."""
     return f"{config.model}|{config.method}|{config.batch_size}|{config.precision}|{side}"
 
@@ -165,6 +165,10 @@ class GroupSizer:
     samples: int = 256
     cpu_samples: int = 16
 
+    def key(self, config: RunConfig) -> str:
+        """What the memory of a group of runs like ``config`` is kept by."""
+        return memory_key(config, self.side(config))
+
     def limit(self, config: RunConfig, slot: Slot) -> int | None:
         """The largest group of runs like ``config`` for ``slot``, at least 1; None: memory has to be measured first."""
         if not self.lockstep(config.method):
@@ -173,10 +177,9 @@ class GroupSizer:
             return self.fixed
         if not slot.device.startswith("cuda"):
             return max(1, self.cpu_samples // config.batch_size)
-        side = self.side(config)
-        samples = self.samples * max(1.0, ORDINARY_SIDE / side)
+        samples = self.samples * max(1.0, ORDINARY_SIDE / self.side(config))
         most = max(1, int(samples // config.batch_size))
         if most == 1:
             return 1
-        fitting = self.memory.fitting(memory_key(config, side), slot.gpu_name, slot.memory_bytes)
+        fitting = self.memory.fitting(self.key(config), slot.gpu_name, slot.memory_bytes)
         return None if fitting is None else max(1, min(most, fitting))

@@ -44,18 +44,8 @@ def answer_of(
     return answer.text
 
 
-def show_answer(
-    address: str,
-    sweep: str,
-    words: Sequence[str],
-    *,
-    allow_insecure: bool,
-    results: str,
-    spec: SweepSpec | None = None,
-    output: Path | None = None,
-) -> None:
-    """Print the answer (``answer_of``), or write it to ``output``."""
-    text = answer_of(address, sweep, words, allow_insecure=allow_insecure, results=results, spec=spec)
+def show(text: str, output: Path | None = None) -> None:
+    """Print ``text``, or write it to ``output``."""
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.asked import show_answer, spec_there
+from orchestrator.cli.asked import answer_of, show, spec_there
 
 if TYPE_CHECKING:
     from orchestrator.specmodel import SweepSpec
@@ -72,7 +72,8 @@ def _ask(
         raise ConfigError("--address needs the sweep as well: deyo-sweep explain RUN SPEC --address http://HOST:8265")
     name, there, spec = spec_there(sweep, overrides, smoke)
     words = ["explain", run, *([there] if spec else []), *(["--json"] if as_json else [])]  # a name is no spec there
-    show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
+    text = answer_of(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
+    show(text)
 
 
 def _plan(spec: SweepSpec, results: str) -> Plan:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.asked import show_answer, sweep_without_results
+from orchestrator.cli.asked import answer_of, show, sweep_without_results
 
 if TYPE_CHECKING:
     from orchestrator.results import Results
@@ -41,7 +41,8 @@ def logs(
     if address:
         words = [*([run] if run else []), *(["--tail", str(tail)] if tail else [])]
         name = sweep_without_results(sweep, overrides, smoke)
-        show_answer(address, name, ["logs", name, *words], allow_insecure=allow_insecure, results=results)
+        text = answer_of(address, name, ["logs", name, *words], allow_insecure=allow_insecure, results=results)
+        show(text)
         return
     from orchestrator import open_results
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.asked import show_answer, spec_there, words_typed
+from orchestrator.cli.asked import answer_of, show, spec_there, words_typed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,8 @@ def _ask(
         raise ConfigError("--format parquet: with --address an answer is text (csv or json)")
     name, there, spec = spec_there(sweep, [], False)
     words = ["query", sql, there, *words_typed(context)]
-    show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec, output=output)
+    text = answer_of(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
+    show(text, output)
 
 
 def render(table: pa.Table, fmt: str) -> bytes:

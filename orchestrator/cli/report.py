@@ -57,10 +57,6 @@ def report(
     """
     from deyo.types import ConfigError
     from orchestrator.packed import pack, unpack
-    from orchestrator.report.build import write_report
-    from orchestrator.tables.data import filtered
-    from orchestrator.tables.load import load
-    from orchestrator.tables.request import Request
 
     if compare not in (None, "paper"):
         raise ConfigError(f"--compare {compare}: a report compares with 'paper' only; for sweeps: deyo-sweep table")
@@ -74,6 +70,11 @@ def report(
         text = answer_of(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
         _tell(unpack(text, folder), as_json)
         return
+    from orchestrator.report.build import write_report
+    from orchestrator.tables.data import filtered
+    from orchestrator.tables.load import load
+    from orchestrator.tables.request import Request
+
     data, opened = load(sweep, results, settings, smoke=smoke)
     data = filtered(data, where or ())
     request = Request(layout=layout, ddof=ddof)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deyo.types import ConfigError
-from orchestrator.cli.asked import show_answer, spec_there, words_typed
+from orchestrator.cli.asked import answer_of, show, spec_there, words_typed
 from orchestrator.cli.options import (
     DEFAULT_RESULTS,
     Address,
@@ -97,7 +97,8 @@ def table(
             raise ConfigError(f"--compare {compare}: with --address, 'paper' or a sweep's name is expected")
         name, there, spec = spec_there(sweep, settings, smoke)
         words = ["table", there, *words_typed(context), *([] if width else ["--width", str(columns)])]
-        show_answer(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec, output=output)
+        text = answer_of(address, name, words, allow_insecure=allow_insecure, results=results, spec=spec)
+        show(text, output)
         return
     from orchestrator.tables.differences import compared
     from orchestrator.tables.load import load

@@ -79,9 +79,9 @@ def test_sizes_of_groups() -> None:
     gpu = slot("g", gpu="NVIDIA H100", memory=80 * GIB)
     assert sizer.limit(config(method="alone"), gpu) == 1
     assert sizer.limit(config(batch_size=1), gpu) is None  # nothing measured: a probe first
-    memory.measured(memory_key(config(batch_size=1)), 1, GIB // 4)
+    memory.measured(memory_key(config(batch_size=1), 224), 1, GIB // 4)
     assert sizer.limit(config(batch_size=1), gpu) == 160
-    memory.measured(memory_key(config(batch_size=64)), 1, GIB)
+    memory.measured(memory_key(config(batch_size=64), 224), 1, GIB)
     assert sizer.limit(config(batch_size=64), gpu) == 4  # 256 images in a forward
     small = GroupSizer(memory=memory, lockstep=lambda method: True, side=lambda config: 32)
     assert small.limit(config(batch_size=64), gpu) is None  # smaller images take less memory
