@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from orchestrator import schema
 from orchestrator.store import commits, layout
@@ -21,6 +21,9 @@ from orchestrator.store.errors import DamagedError
 from orchestrator.store.manifest import Part, read_manifest
 from orchestrator.store.streams import conform, digest, read_stream
 from orchestrator.store.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
 
 _TRIES = 6
 _PAUSE = 0.05
@@ -129,6 +132,8 @@ class Snapshot:
     def dataset(self, grain: str) -> pads.Dataset:
         """The rows of ``grain`` as an Arrow dataset over the open parts (loose rows are read into memory)."""
         target = schema.GRAINS[grain]
+        import pyarrow.dataset as pads  # brings pandas along: half a second that most verbs need not pay
+
         file_format = pads.ParquetFileFormat()
         fragments = [file_format.make_fragment(part.source) for part in self.parts[grain]]
         stored = pads.FileSystemDataset(fragments, target, file_format)
