@@ -6,8 +6,10 @@ plan.todo                       # what ``run`` would run
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +51,21 @@ class History:
         return cls(root=str(store.root), committed=committed, failures=store.failures(), by_config=by_config)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's cyclic garbage collector rests meanwhile, and leaves alone afterwards what was made: it would look
+    through PyTorch's modules and all runs of a large plan again and again, and none of it is garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+@uncollected()
 def make_plan(
     spec: SweepSpec, store: Store | None = None, *, results: str | None = None, catalog: Catalog | None = None
 ) -> Plan:
