@@ -16,5 +16,8 @@ def compiled(function: Callable[..., Any], options: Mapping[str, Any] | None = N
     """``function`` compiled by Inductor with ``options``; the same function and shapes give the same kernels."""
     import torch._inductor.config as inductor
 
+    from deyo.kernels import choose_kernels
+
+    choose_kernels()
     chosen = {"deterministic": True} if BY_RULE and hasattr(inductor, "deterministic") else {}
     return torch.compile(function, dynamic=False, options={**chosen, **(options or {})})

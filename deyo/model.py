@@ -103,11 +103,7 @@ class RunsNetwork(nn.Module):
         all of its samples (its output is then of no use, but finite). See ``NormState`` for ``statistics``.
         """
         state = self.state
-        if mask is not None and self.batch_norms:
-            mask = mask | ~mask.any(dim=1, keepdim=True)
-        else:
-            mask = None
-        state.mask, state.statistics = mask, statistics
+        state.mask, state.statistics = self._complete(mask, x) if self.batch_norms else None, statistics
         flat = x.flatten(0, 1)
         if flat.is_cuda:
             flat = flat.contiguous(memory_format=torch.channels_last)
@@ -115,6 +111,13 @@ class RunsNetwork(nn.Module):
         if logits.dtype != self.dtype:
             logits = logits.to(self.dtype)
         return logits if self.columns is None else logits[..., self.columns]
+
+    def _complete(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The mask of a forward: compiled, there always is one, so that forwards with and without share their code."""
+        if mask is not None:
+            return mask | ~mask.any(dim=1, keepdim=True)
+        compiled = self.forward_module is not self.module
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if compiled else None
 
     def single_valued(self, count: Tensor) -> Tensor:
         """bool [R]: runs whose forward of ``count`` [R] samples gave a BatchNorm one value per channel."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deyo.batch_norm import BatchNormOverRuns, by_sample, standardize, statistics
 from deyo.types import ConfigError
 
 _CRASHES = torch.__version__ < (2, 14)
@@ -123,14 +124,8 @@ class RunGroupNorm(RunNorm):
         mean = means.mean(2, keepdim=True)
         within = spread.unflatten(1, (self.num_groups, -1)).mean(2, keepdim=True)
         var = within + (means - mean).square().mean(2, keepdim=True)
-        scale = (var + self.eps).rsqrt().expand_as(means).flatten(1) * self._by_sample(self.weight, len(x))
-        return scale, self._by_sample(self.bias, len(x)) - mean.expand_as(means).flatten(1) * scale
-
-    def _by_sample(self, values: Tensor, samples: int) -> Tensor:
-        """[C] or [R, C] as [1 or R·B, C]."""
-        if values.dim() == 1:
-            return values.unsqueeze(0)
-        return values.unsqueeze(1).expand(-1, samples // self.state.runs, -1).reshape(samples, -1)
+        scale = (var + self.eps).rsqrt().expand_as(means).flatten(1) * by_sample(self.weight, len(x))
+        return scale, by_sample(self.bias, len(x)) - mean.expand_as(means).flatten(1) * scale
 
 
 class RunLayerNorm(RunNorm):
@@ -186,7 +181,9 @@ class RunBatchNorm(RunNorm):
             return F.batch_norm(widened(x), None, None, *self.shared_affine(), True, 0.0, self.eps).to(x.dtype)
         if self._run_by_run_pays(x, area):
             return self.run_by_run(x)
-        return self._standardize(x, *self._batch_coefficients(x, area))
+        if torch.compiler.is_compiling() and state.statistics == "batch" and area > 1:
+            return self._closed_form(x)
+        return standardize(x, *self._batch_coefficients(x, area))
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and shift [R or 1, C] that the samples of each run in x [R·B, C, *map] are normalised by."""
@@ -238,37 +235,17 @@ class RunBatchNorm(RunNorm):
 
     def _statistics(self, x: Tensor, area: int) -> tuple[Tensor, Tensor]:
         """Mean and biased variance [R, C] of x [R·B, C, *map] over the mask's samples."""
-        runs, mask = self.state.runs, self.state.mask
-        split = self._split(x)
-        axes = (1, *range(3, split.dim()))
-        # One pass over x: sums of what is left after taking the source's mean away, which keeps them small.
-        origin = self.running_mean.to(split.dtype)
-        centred = split - self._along(origin.unsqueeze(0), split)
-        if mask is None:
-            values = torch.full((runs, 1), split.shape[1] * area, device=x.device)
-        else:
-            values = mask.sum(1, keepdim=True) * area
-            centred = torch.where(mask.view(runs, -1, *[1] * (split.dim() - 2)), centred, 0)
-        count = values.clamp(min=1).to(split.dtype)
-        offset, var = moments(centred, axes, count)
-        mean = origin + offset
+        origin = self.running_mean.to(widened(x).dtype)
+        mean, var, values = statistics(x, origin, self.state.mask, self.state.runs)
         if area == 1:  # elsewhere a run always has two values or more
             mean = torch.where(values > 1, mean, origin)
             var = torch.where(values > 1, var, self.running_var.to(var.dtype))
         return mean, var
 
-    def _standardize(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        split = self._split(x)
-        return reshaped((split * self._along(scale, split) + self._along(shift, split)).to(x.dtype), x)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """x [R·B, C, *map] as [R, B, C, *map], in at least float32."""
-        return widened(x).view(self.state.runs, -1, *x.shape[1:])
-
-    @staticmethod
-    def _along(value: Tensor, split: Tensor) -> Tensor:
-        """[R, C] shaped to broadcast against [R, B, C, *map]."""
-        return value.view(value.shape[0], 1, value.shape[1], *[1] * (split.dim() - 3))
+    def _closed_form(self, x: Tensor) -> Tensor:
+        state, origin = self.state, self.running_mean
+        weight, bias = (v.view(-1, x.shape[1]) for v in (self.weight, self.bias))
+        return BatchNormOverRuns.apply(x, weight, bias, origin, state.mask, state.runs, self.eps)
 
 
 def moments(centred: Tensor, axes: tuple[int, ...], count: Tensor | int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deyo.norms import RunBatchNorm, RunGroupNorm, reshaped, widened
+from deyo.batch_norm import by_sample, over_map
+from deyo.norms import RunBatchNorm, RunGroupNorm, widened
 
 _RESNETS = ("torchvision.models.resnet", "timm.models.resnet")
 
@@ -50,11 +51,9 @@ class NormReluPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (norm,) = self._norm
-        scale, shift = (value.unflatten(1, (1, -1, 1, 1)) for value in norm.coefficients(x))
-        highest, lowest = self.pool(x), -self.pool(-x)
-        split = (len(scale), -1)
-        best = widened(torch.where(scale >= 0, highest.unflatten(0, split), lowest.unflatten(0, split)))
-        return reshaped((best * scale + shift).to(x.dtype), highest).relu()
+        scale, shift = (over_map(by_sample(values, len(x)), x) for values in norm.coefficients(x))
+        best = widened(torch.where(scale >= 0, self.pool(x), -self.pool(-x)))
+        return (best * scale + shift).to(x.dtype).relu()
 
 
 def space_to_depth(x: Tensor) -> Tensor:
