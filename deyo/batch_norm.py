@@ -43,11 +43,11 @@ def run_sums(x: Tensor, runs: int) -> Tensor:
 
 
 def statistics(x: Tensor, origin: Tensor, mask: Tensor | None, runs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance [R, C] of x [R·B, C, *map] over the samples of mask bool [R, B], and their number [R, 1].
+    """Mean and biased variance [R, C] of x [R·B, C, *map] over the mask's samples; how many values those are [R, 1].
 
-    One pass over x: sums of what is left after taking ``origin`` [C] away (the source's mean), which keeps them small.
-    Sums are taken sample by sample first, so that the mask and the runs are a matter of [R, B, C], not of whole maps.
-    A run without samples has a mean of ``origin`` and no variance.
+    ``mask`` is bool [R, B], or None for all. One pass over x: sums of what is left after taking ``origin`` [C] away
+    (the source's mean), which keeps them small. Sums are taken sample by sample first, so that the mask and the runs
+    are a matter of [R, B, C], not of whole maps. A run without samples has a mean of ``origin`` and no variance.
     """
     area = x[0, 0].numel()
     centred = x - over_map(origin.unsqueeze(0), x)

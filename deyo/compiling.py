@@ -14,10 +14,12 @@ process, and sum in another order: two workers would differ in their last bits."
 
 def compiled(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Any:
     """``function`` compiled by Inductor with ``options``; the same function and shapes give the same kernels."""
+    import torch._functorch.config as autograd
     import torch._inductor.config as inductor
 
     from deyo.kernels import choose_kernels
 
     choose_kernels()
+    autograd.autograd_cache_allow_custom_autograd_functions = True  # or graphs with BatchNorm's are traced anew each time
     chosen = {"deterministic": True} if BY_RULE and hasattr(inductor, "deterministic") else {}
     return torch.compile(function, dynamic=False, options={**chosen, **(options or {})})

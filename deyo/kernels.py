@@ -31,7 +31,7 @@ class ChannelsLastChoices(InductorChoices):
         return {**kwargs, "fixed_config": FixedTritonConfig(blocks)}
 
     def _sums_columns(self, features: Any, scores: dict[str, Any]) -> bool:
-        """Whether a kernel is one reduction of a matrix whose rows are contiguous; ``scores``: bytes so read, by axis."""
+        """Whether a kernel reduces a matrix whose rows are contiguous. ``scores``: bytes side by side, by axis."""
         if not features.is_reduction() or set(scores) != {"x", "r0_"}:
             return False
         sums, rows = features.numel, features.reduction_numel

@@ -68,7 +68,7 @@ def sweep(name: str, seconds: int, spec: str, *settings: str) -> Task:
 
 def tasks() -> list[Task]:
     """Every command, the most telling first."""
-    third, tenth = "resources.gpu_fraction=0.33", "resources.gpu_fraction=0.1"
+    third, fifth, tenth = (f"resources.gpu_fraction={share}" for share in (0.33, 0.2, 0.1))
     seeds = f"seeds={list(range(12))}"
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
     batch_1 = ("--network", "resnet50-gn", "--batch", "1", "--corruptions", "15", "--seeds", "8", "--per-class", "1")
@@ -79,7 +79,7 @@ def tasks() -> list[Task]:
     return [
         bench("sweep-bf16", 370, "sweep", "--precision", "bf16", "--again", *whole),
         accuracy("accuracy-cifar", 250, *cifar),
-        sweep("cifar-wild", 500, "cifar10_wild", third),
+        sweep("cifar-wild", 500, "cifar10_wild", fifth),
         engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
         engine("bn-tf32", 120, "resnet50-bn:64:4:tf32", "--profile"),
         engine("methods", 300, "resnet50-bn:64:4:tf32:tent+eata+sar"),
