@@ -20,6 +20,6 @@ def compiled(function: Callable[..., Any], options: Mapping[str, Any] | None = N
     from deyo.kernels import choose_kernels
 
     choose_kernels()
-    autograd.autograd_cache_allow_custom_autograd_functions = True  # or graphs with BatchNorm's are traced anew each time
+    autograd.autograd_cache_allow_custom_autograd_functions = True  # else BatchNorm's graphs are traced every time
     chosen = {"deterministic": True} if BY_RULE and hasattr(inductor, "deterministic") else {}
     return torch.compile(function, dynamic=False, options={**chosen, **(options or {})})
