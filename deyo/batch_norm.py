@@ -68,7 +68,13 @@ def standardize(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     (Networks add the shortcut in place; on a view that costs copies in the backward, to the default layout.)
     """
     scale, shift = (over_map(by_sample(values, len(x)), x) for values in (scale, shift))
-    return (x * scale + shift).to(x.dtype)
+    return narrowed(x * scale + shift, x.dtype)
+
+
+def narrowed(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """``wide`` in ``dtype``. Where it has it already, ``to`` is not called: PyTorch 2.11 compiles a ``Function`` that
+    returns what that gives with gradients of zero."""
+    return wide if wide.dtype == dtype else wide.to(dtype)
 
 
 class BatchNormOverRuns(torch.autograd.Function):
@@ -103,6 +109,6 @@ class BatchNormOverRuns(torch.autograd.Function):
             slope, level = (torch.where(mask.view(-1, 1), v.expand(len(x), -1), 0) for v in (slope, level))
         scale = by_sample(inverse * weight, len(x))
         of_statistics = centred * over_map(slope, x) + over_map(level, x)
-        of_x = (gradient * over_map(scale, x) + of_statistics).to(x.dtype)
+        of_x = narrowed(gradient * over_map(scale, x) + of_statistics, x.dtype)
         of_weight, of_bias = (v.sum_to_size(weight.shape) for v in (inverse * along, total))
         return of_x, of_weight, of_bias, None, None, None, None

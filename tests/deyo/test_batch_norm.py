@@ -95,3 +95,19 @@ def test_values_of_runs_and_sums_of_maps() -> None:
     assert by_sample(values[0], 6).shape == (1, 2)
     assert map_sum(torch.ones(2, 3, 4, 5, dtype=torch.bfloat16)).tolist() == [[20.0] * 3] * 2
     assert map_sum(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_compiled_it_has_the_same_gradients(mask: Tensor | None, dtype: torch.dtype) -> None:
+    x, weight, bias, origin = inputs(dtype)
+
+    def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return BatchNormOverRuns.apply(x, weight, bias, origin, mask, RUNS, EPS).relu()
+
+    torch.compiler.reset()
+    fast = torch.compile(normalised, backend="aot_eager", dynamic=False)
+    found, wanted = (gradients(f(x, weight, bias), x, weight, bias) for f in (fast, normalised))
+    for ours, expected in zip(found, wanted, strict=True):
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(ours, expected)
