@@ -16,6 +16,7 @@ from torch._inductor.codegen.triton import FixedTritonConfig
 COLUMNS, ROWS, WARPS = 32, 64, 4
 FEWEST_SUMS = 4096
 """With fewer, blocks of so many columns would leave multiprocessors without work."""
+FEWEST_ROWS, FEWEST_VALUES = 16, 2**22
 
 
 class ChannelsLastChoices(InductorChoices):
@@ -28,16 +29,16 @@ class ChannelsLastChoices(InductorChoices):
         if not self._sums_columns(features, kwargs.get("tiling_scores") or {}):
             return kwargs
         blocks = {"XBLOCK": COLUMNS, "R0_BLOCK": ROWS, "num_warps": WARPS, "num_stages": 1}
-        return {**kwargs, "fixed_config": FixedTritonConfig(blocks)}
+        return {**kwargs, "fixed_config": FixedTritonConfig(blocks), "override_persistent_reduction": False}
 
     def _sums_columns(self, features: Any, scores: dict[str, Any]) -> bool:
         """Whether a kernel reduces a matrix whose rows are contiguous. ``scores``: bytes side by side, by axis."""
         if not features.is_reduction() or set(scores) != {"x", "r0_"}:
             return False
         sums, rows = features.numel, features.reduction_numel
-        if not (sums.is_Integer and rows.is_Integer) or sums < FEWEST_SUMS:
+        if not (sums.is_Integer and rows.is_Integer) or scores["r0_"] != 0:
             return False
-        return scores["r0_"] == 0 and not self.should_use_persistent_reduction(features, False)
+        return sums >= FEWEST_SUMS and rows >= FEWEST_ROWS and sums * rows >= FEWEST_VALUES
 
     @classmethod
     def uuid(cls) -> str:

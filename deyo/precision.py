@@ -52,6 +52,8 @@ def numerics(profile: str, *, side: int, autocast_on: torch.device | None = None
     # For float32 the memory-saving attention kernels are several times slower than plain matrix products.
     plain_attention = profile in ("float32", "tf32")
     switches: list[tuple[Callable[[], bool], Callable[[bool], None], bool]] = [
+        # Without TF32, cuDNN may take kernels that add up in any order; those for TF32 and bfloat16 do not.
+        (lambda: torch.backends.cudnn.deterministic, _set_cudnn_deterministic, not allow),
         (lambda: torch.backends.cudnn.allow_tf32, _set_cudnn_tf32, allow),
         (lambda: cuda.matmul.allow_tf32, _set_matmul_tf32, allow),
         (
@@ -72,6 +74,10 @@ def numerics(profile: str, *, side: int, autocast_on: torch.device | None = None
     finally:
         for (_, write, _), value in zip(switches, before):
             write(value)
+
+
+def _set_cudnn_deterministic(value: bool) -> None:
+    torch.backends.cudnn.deterministic = value
 
 
 def _set_cudnn_tf32(value: bool) -> None:
