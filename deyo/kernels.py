@@ -2,7 +2,8 @@
 
 Where there are many sums (one for each sample and channel), Inductor takes several shapes of a kernel into account and,
 when it must choose by rule, may take one that reads eight channels of a row at a time: half of what a GPU fetches for
-them is thrown away. Here such kernels read 32 channels of 64 rows.
+them is thrown away. Here such kernels read 64 channels of some rows: as many as were fastest on an H200 over the maps
+of a ResNet-50 (experiments/benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.triton import FixedTritonConfig
 
-COLUMNS, ROWS, WARPS = 32, 64, 4
-FEWEST_SUMS = 4096
-"""With fewer, blocks of so many columns would leave multiprocessors without work."""
-FEWEST_ROWS, FEWEST_VALUES = 16, 2**22
+COLUMNS = 64
+ROWS_AND_WARPS = ((2048, 32, 8), (128, 16, 4), (0, 8, 2))
+"""(From so many rows on, rows at a time, warps)."""
+FEWEST_SUMS, FEWEST_ROWS, FEWEST_VALUES = 4096, 16, 2**22
+"""Smaller kernels are left to Inductor: they would leave multiprocessors without work, or take no time anyway."""
 
 
 class ChannelsLastChoices(InductorChoices):
@@ -26,24 +28,31 @@ class ChannelsLastChoices(InductorChoices):
         self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         kwargs = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
-        if not self._sums_columns(features, kwargs.get("tiling_scores") or {}):
+        if not sums_columns(features, kwargs.get("tiling_scores") or {}):
             return kwargs
-        blocks = {"XBLOCK": COLUMNS, "R0_BLOCK": ROWS, "num_warps": WARPS, "num_stages": 1}
-        return {**kwargs, "fixed_config": FixedTritonConfig(blocks), "override_persistent_reduction": False}
-
-    def _sums_columns(self, features: Any, scores: dict[str, Any]) -> bool:
-        """Whether a kernel reduces a matrix whose rows are contiguous. ``scores``: bytes side by side, by axis."""
-        if not features.is_reduction() or set(scores) != {"x", "r0_"}:
-            return False
-        sums, rows = features.numel, features.reduction_numel
-        if not (sums.is_Integer and rows.is_Integer) or scores["r0_"] != 0:
-            return False
-        return sums >= FEWEST_SUMS and rows >= FEWEST_ROWS and sums * rows >= FEWEST_VALUES
+        blocks = FixedTritonConfig(blocks_for(int(features.reduction_numel)))
+        return {**kwargs, "fixed_config": blocks, "override_persistent_reduction": False}
 
     @classmethod
     def uuid(cls) -> str:
         """What compiled code is kept by, beside the source."""
-        return f"channels-last-{COLUMNS}-{ROWS}-{WARPS}-{FEWEST_SUMS}"
+        return f"channels-last-{COLUMNS}-{ROWS_AND_WARPS}-{FEWEST_SUMS}-{FEWEST_ROWS}-{FEWEST_VALUES}"
+
+
+def sums_columns(features: Any, scores: dict[str, Any]) -> bool:
+    """Whether a kernel reduces a matrix whose rows are contiguous. ``scores``: bytes side by side, by axis."""
+    if not features.is_reduction() or set(scores) != {"x", "r0_"} or scores["r0_"] != 0:
+        return False
+    sums, rows = features.numel, features.reduction_numel
+    if not (sums.is_Integer and rows.is_Integer):
+        return False
+    return bool(sums >= FEWEST_SUMS and rows >= FEWEST_ROWS and sums * rows >= FEWEST_VALUES)
+
+
+def blocks_for(rows: int) -> dict[str, int]:
+    """The shape of a kernel that sums so many rows."""
+    at_a_time, warps = next((count, warps) for start, count, warps in ROWS_AND_WARPS if rows >= start)
+    return {"XBLOCK": COLUMNS, "R0_BLOCK": at_a_time, "num_warps": warps, "num_stages": 1}
 
 
 def choose_kernels() -> None:
