@@ -71,6 +71,11 @@ def standardize(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return narrowed(x * scale + shift, x.dtype)
 
 
+def settled(values: Tensor) -> Tensor:
+    """``values``, which Inductor computes once: it would else do so for every value of a map that they belong to."""
+    return values.contiguous().as_strided(values.shape, (values.shape[1], 1))
+
+
 def narrowed(wide: Tensor, dtype: torch.dtype) -> Tensor:
     """``wide`` in ``dtype``. Where it has it already, ``to`` is not called: PyTorch 2.11 compiles a ``Function`` that
     returns what that gives with gradients of zero."""
@@ -91,7 +96,7 @@ class BatchNormOverRuns(torch.autograd.Function):
         scale = (var + eps).rsqrt() * weight
         ctx.runs, ctx.eps = runs, eps
         ctx.save_for_backward(x, weight, origin, mask, mean, var, values)
-        return standardize(x, scale, bias - mean * scale)
+        return standardize(x, settled(scale), settled(bias - mean * scale))
 
     @staticmethod
     @once_differentiable
@@ -107,7 +112,7 @@ class BatchNormOverRuns(torch.autograd.Function):
         slope, level = (by_sample(v / count, len(x)) for v in (2 * of_var, of_mean))
         if mask is not None:
             slope, level = (torch.where(mask.view(-1, 1), v.expand(len(x), -1), 0) for v in (slope, level))
-        scale = by_sample(inverse * weight, len(x))
+        slope, level, scale = settled(slope), settled(level), by_sample(settled(inverse * weight), len(x))
         of_statistics = centred * over_map(slope, x) + over_map(level, x)
         of_x = narrowed(gradient * over_map(scale, x) + of_statistics, x.dtype)
         of_weight, of_bias = (v.sum_to_size(weight.shape) for v in (inverse * along, total))
