@@ -21,7 +21,7 @@ import torch
 
 from deyo.benchmarks import default_cache
 from deyo.benchmarks.base import BaseBenchmark
-from deyo.fast import MethodPool
+from deyo.kept import MethodPool
 from deyo.types import Benchmark, ImageSet, Method, Network
 from orchestrator import engine, provenance
 from orchestrator.ahead import Ahead

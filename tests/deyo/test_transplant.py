@@ -12,7 +12,9 @@ import torch
 from parity_cases import network_for, rgb
 
 from deyo import fast
-from deyo.fast import GraphRunner, MethodPool, _shaping, renew, transplant
+from deyo import kept as keeping
+from deyo.fast import GraphRunner
+from deyo.kept import MethodPool, _shaping, renew, transplant
 from deyo.methods import create_method, settings_class
 from deyo.types import ImageSet, MethodContext, Network
 
@@ -157,6 +159,7 @@ def test_a_capture_that_fails_leaves_the_state_and_the_next_step_captures_anew(
 
 def test_whether_a_method_is_compiled_hangs_on_its_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "can_accelerate", lambda method: True)
+    monkeypatch.setattr(keeping, "can_accelerate", lambda method: True)
     network, pool = network_for("network_gn")[0], MethodPool()
     context = MethodContext(network=network, seeds=[0], batch_size=16, precision="float64")
     settings = [settings_class("tent")(learning_rate=0.02)]
@@ -169,3 +172,27 @@ def test_whether_a_method_is_compiled_hangs_on_its_own_group(monkeypatch: pytest
     assert compiled.runner.compile
     assert get(False) is plain
     assert get(True) is compiled
+
+
+def test_methods_of_two_shapes_are_kept_and_those_of_one_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fast, keeping):
+        monkeypatch.setattr(module, "can_accelerate", lambda method: True)
+    network, pool = network_for("network_gn")[0], MethodPool()
+
+    def get(name: str, batch: int = 16, **more: Any) -> Any:
+        context = MethodContext(network=network, seeds=[0], batch_size=batch, precision="float64")
+        settings = settings_class(name)(**({"learning_rate": 0.02} | more))
+        return pool.get(name, context, [settings], key="n", compile=False)
+
+    tent, deyo, other = get("tent"), get("deyo"), get("tent", 8)
+    assert tent.runner.memory is deyo.runner.memory is not other.runner.memory
+    assert get("tent") is tent
+    assert get("deyo") is deyo
+    assert len(pool) == 3
+    get("tent", 4)
+    assert len(pool) == 3  # of three shapes, the one that was used longest ago went
+    assert get("deyo") is deyo
+    for patches in range(2, 2 + keeping.METHODS_OF_A_SHAPE):
+        get("deyo", patches=patches)
+    assert len(pool) == 1 + keeping.METHODS_OF_A_SHAPE
+    assert get("tent") is not tent

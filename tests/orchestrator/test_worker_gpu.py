@@ -66,6 +66,24 @@ def test_a_run_resumed_in_mid_stream_gives_the_same_bits(method: str, state: Wor
             assert {n: one[n] for n in NUMBERS} == {n: other[n] for n in NUMBERS}
 
 
+def test_methods_that_share_the_memory_of_their_graphs_give_the_same_bits(state: WorkerState, artifacts: dict) -> None:
+    """In turns, each again after all the others had been captured and had run in the same memory."""
+    names = ["no-adapt", "tent", "eata", "sar", "deyo"]
+    plans = {name: tiny_plan(methods=f"[{name}]", seeds=[0, 1]).runs for name in names}
+
+    def numbers(name: str) -> list[dict]:
+        done = finished(list(execute(group(plans[name], artifacts), state)))
+        return [{n: done[run.run_id][n] for n in NUMBERS} for run in plans[name]]
+
+    alone = {}
+    for name in names:
+        alone[name] = numbers(name)
+        state.recover()
+    for _ in range(3):
+        assert {name: numbers(name) for name in names} == alone
+    assert len(state.methods) == len(names)
+
+
 def test_fifty_changes_of_method_and_images_leave_the_memory_as_it_was(state: WorkerState, artifacts: dict) -> None:
     """Methods, networks and images come and go; what is allocated comes back to within 5 % (ray#29606, ray#15498)."""
     kinds = [("tent", "contrast"), ("deyo", "gaussian_noise"), ("sar", "fog"), ("memo", "contrast")]
