@@ -16,7 +16,6 @@ import contextlib
 import gc
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch import nn
 from deyo import compiling, fast, model, stem
 from deyo.methods import create_method, settings_class
 from deyo.types import MethodContext, Network, NetworkInfo
+from experiments.benchmarks.kernel_times import print_kernels
 from experiments.benchmarks.published import PublishedStep
 from experiments.benchmarks.record import add_device, heading, parser_for, save
 
@@ -273,32 +273,6 @@ def print_row(row: dict[str, Any]) -> None:
     )
     if row["images_per_processor_second"] is not None:
         print(f"{'':12} {row['images_per_processor_second']:.1f} img a second of processor time", flush=True)
-
-
-def print_kernels(step: Callable[[], Any], steps: int = 5) -> None:
-    """The 30 kernels that take most time of ``step``."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-    times = {event.key: event.device_time_total / steps / 1000 for event in profiler.key_averages()}
-    counts = {event.key: event.count // steps for event in profiler.key_averages()}
-    kinds: Counter[str] = Counter()
-    for kernel, milliseconds in times.items():
-        kinds[kind_of(kernel)] += milliseconds
-    print(f"kernels {sum(times.values()):.2f} ms a step", flush=True)
-    print("  " + ", ".join(f"{name} {milliseconds:.2f} ms" for name, milliseconds in kinds.most_common()), flush=True)
-    for kernel, milliseconds in sorted(times.items(), key=lambda item: -item[1])[:30]:
-        print(f"  {milliseconds:7.3f} ms {counts[kernel]:5d}x {kernel[:110]}", flush=True)
-
-
-def kind_of(kernel: str) -> str:
-    """What a kernel does, by its name."""
-    if kernel.startswith("triton_"):
-        return {"poi": "compiled elementwise", "red": "compiled reductions"}.get(kernel[7:10], "compiled others")
-    if any(mark in kernel for mark in ("xmma", "cutlass", "nvjet", "gemm", "cudnn", "flash", "conv")):
-        return "convolutions and products"
-    return "copies" if "copy" in kernel.lower() else "others"
 
 
 def main() -> None:

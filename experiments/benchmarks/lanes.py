@@ -68,7 +68,7 @@ def sweep(name: str, seconds: int, spec: str, *settings: str) -> Task:
 
 def tasks() -> list[Task]:
     """Every command, the most telling first."""
-    third, fifth, tenth = (f"resources.gpu_fraction={share}" for share in (0.33, 0.2, 0.1))
+    third, tenth = "resources.gpu_fraction=0.33", "resources.gpu_fraction=0.1"
     seeds = f"seeds={list(range(12))}"
     one = ("runs[0].corruptions=[contrast]", "runs[0].methods=[tent]", seeds)
     batch_1 = ("--network", "resnet50-gn", "--batch", "1", "--corruptions", "15", "--seeds", "8", "--per-class", "1")
@@ -76,20 +76,23 @@ def tasks() -> list[Task]:
     cifar = ("--sets", "cifar-bn,cifar-gn", "--corruptions", "5", "--seeds", "2")
     cifar += ("--max-images", "3000", "--group-size", "10")
     whole = ("--per-class", "6", "--max-images", "5952")  # 93 full batches: the short one of 50,000 is 1 in 782
+    busy = ("--corruptions", "10", "--seeds", "4", "--per-class", "4", "--group-size", "4", "--no-published")
+    busy += ("--cores", "16", "--gpus", "1")
+    ray = [bench("busy", 440, "sweep", *busy)] if find_spec("ray") else []
     return [
-        bench("sweep-bf16", 370, "sweep", "--precision", "bf16", "--again", *whole),
+        *ray,
         accuracy("accuracy-cifar", 250, *cifar),
-        sweep("cifar-wild", 500, "cifar10_wild", fifth),
+        Task(name="parity", seconds=400, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
+        sweep("cifar-wild", 600, "cifar10_wild", third),
         engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
-        engine("bn-tf32", 120, "resnet50-bn:64:4:tf32", "--profile"),
-        engine("methods", 300, "resnet50-bn:64:4:tf32:tent+eata+sar"),
+        bench("sweep-bf16", 370, "sweep", "--precision", "bf16", "--again", *whole),
+        engine("bn", 200, "resnet50-bn:64:4:bf16,resnet50-bn:64:4:tf32", "--profile"),
+        engine("methods", 200, "resnet50-bn:64:4:tf32:tent+eata+sar"),
         engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),
-        Task(name="parity", seconds=370, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
+        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16", "--profile"),
         bench("sweep-tf32", 300, "sweep", "--again", *whole),
         bench("sweep-batch-1", 300, "sweep", "--precision", "bf16", "--no-published", *batch_1),
         engine("kernels", 240, "resnet50-bn:64:4:bf16", "--ways", "timed-kernels,plain-relu,pool-last"),
-        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16"),
-        engine("bn-bf16", 120, "resnet50-bn:64:4:bf16", "--profile"),
         sweep("colored-mnist", 420, "colored_mnist", third),
         sweep("small-card", 80, "imagenet_sample_c", "name=small-card", tenth, "resources.group_size=24", *one),
         sweep("imagenet-sample", 380, "imagenet_sample_c", "resources.gpu_fraction=0.5"),
