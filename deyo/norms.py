@@ -228,10 +228,10 @@ class RunBatchNorm(RunNorm):
 
     def _running(self, x: Tensor) -> Tensor:
         wide, shared = widened(x), self.shared_affine()
-        statistics = self.running_mean, self.running_var
+        running = self.running_mean, self.running_var
         if shared is not None:
-            return F.batch_norm(wide, *statistics, *shared, False, 0.0, self.eps).to(x.dtype)
-        return self.affine(F.batch_norm(wide, *statistics, None, None, False, 0.0, self.eps)).to(x.dtype)
+            return F.batch_norm(wide, *running, *shared, False, 0.0, self.eps).to(x.dtype)
+        return self.affine(F.batch_norm(wide, *running, None, None, False, 0.0, self.eps)).to(x.dtype)
 
     def _statistics(self, x: Tensor, area: int) -> tuple[Tensor, Tensor]:
         """Mean and biased variance [R, C] of x [R·B, C, *map] over the mask's samples."""

@@ -85,6 +85,47 @@ def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, prec
     assert not copies
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_maps_are_not_viewed_by_run(precision: str) -> None:
+    """On a view [R, B, C, H, W] of a map Inductor lays it out anew. Half precision is not widened for the norms."""
+    context = MethodContext(
+        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision=precision
+    )
+    maps = [node for node in backward_graph(context).graph.nodes if is_map(node)]
+    assert len(maps) > 50
+    assert all(node.meta["val"].dim() == 4 for node in maps)
+    widened = [node for node in maps if node.target is torch.ops.prims.convert_element_type.default]
+    assert not [node for node in widened if node.args[1] == torch.float32]
+
+
+def is_map(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dim() >= 4 and value.shape[-1] > 1
+
+
+def test_forwards_with_and_without_a_mask_share_one_graph() -> None:
+    context = MethodContext(
+        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
+    )
+    network = RunsNetwork(context, "lower")
+    alike(network)
+    x = torch.rand(2, BATCH, 3, SIDE, SIDE)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    plain = [network(x), network(x, mask=mask)]
+    graphs: list[GraphModule] = []
+
+    def keep(graph: GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    network.forward_module = torch.compile(network.module, backend=keep, dynamic=False)
+    compiled = [network(x), network(x, mask=mask)]
+    assert len(graphs) == 1
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(compiled[0][0], compiled[1][0], atol=1e-3)
+
+
 def test_backward_does_not_read_what_a_relu_gave() -> None:
     """Its results go to convolutions, whose backward is given them and, weights being frozen, does not look."""
     context = MethodContext(
