@@ -117,3 +117,10 @@ class BatchNormOverRuns(torch.autograd.Function):
         of_x = narrowed(gradient * over_map(scale, x) + of_statistics, x.dtype)
         of_weight, of_bias = (v.sum_to_size(weight.shape) for v in (inverse * along, total))
         return of_x, of_weight, of_bias, None, None, None, None
+
+
+def batch_norm_over_runs(
+    x: Tensor, weight: Tensor, bias: Tensor, origin: Tensor, mask: Tensor | None, runs: int, eps: float
+) -> Tensor:
+    """See ``BatchNormOverRuns``. Dynamo takes this for one operation (``deyo.compiling``)."""
+    return BatchNormOverRuns.apply(x, weight, bias, origin, mask, runs, eps)

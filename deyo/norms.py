@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deyo.batch_norm import BatchNormOverRuns, by_sample, standardize, statistics
+from deyo.batch_norm import batch_norm_over_runs, by_sample, standardize, statistics
 from deyo.types import ConfigError
 
 _CRASHES = torch.__version__ < (2, 14)
@@ -245,7 +245,7 @@ class RunBatchNorm(RunNorm):
     def _closed_form(self, x: Tensor) -> Tensor:
         state, origin = self.state, self.running_mean
         weight, bias = (v.view(-1, x.shape[1]) for v in (self.weight, self.bias))
-        return BatchNormOverRuns.apply(x, weight, bias, origin, state.mask, state.runs, self.eps)
+        return batch_norm_over_runs(x, weight, bias, origin, state.mask, state.runs, self.eps)
 
 
 def moments(centred: Tensor, axes: tuple[int, ...], count: Tensor | int) -> tuple[Tensor, Tensor]:

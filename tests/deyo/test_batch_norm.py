@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deyo.batch_norm import BatchNormOverRuns, by_sample, map_sum, standardize, statistics
+from deyo.batch_norm import BatchNormOverRuns, batch_norm_over_runs, by_sample, map_sum, standardize, statistics
+from deyo.compiling import compiled
 
 RUNS, BATCH, CHANNELS, EPS = 3, 4, 5, 1e-5
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 0, 0]]).bool()
@@ -97,14 +100,16 @@ def test_values_of_runs_and_sums_of_maps() -> None:
     assert map_sum(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.float32
 
 
+@pytest.mark.parametrize("way", [BatchNormOverRuns.apply, batch_norm_over_runs])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [None, MASK])
-def test_compiled_it_has_the_same_gradients(mask: Tensor | None, dtype: torch.dtype) -> None:
+def test_compiled_it_has_the_same_gradients(mask: Tensor | None, dtype: torch.dtype, way: Any) -> None:
     x, weight, bias, origin = inputs(dtype)
 
     def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return BatchNormOverRuns.apply(x, weight, bias, origin, mask, RUNS, EPS).relu()
+        return way(x, weight, bias, origin, mask, RUNS, EPS).relu()
 
+    compiled(normalised)  # nothing is compiled yet, but Dynamo knows the operation
     torch.compiler.reset()
     fast = torch.compile(normalised, backend="aot_eager", dynamic=False)
     found, wanted = (gradients(f(x, weight, bias), x, weight, bias) for f in (fast, normalised))
