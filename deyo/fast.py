@@ -46,13 +46,18 @@ class GraphMemory:
     def handle(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
+    def renew(self) -> None:
+        """Graphs captured from now on get other memory: PyTorch takes no handle again that no graph uses any more."""
+        self.__dict__.pop("handle", None)
+
 
 def accelerate(method: Method, *, compile: bool = True, memory: GraphMemory | None = None) -> Method:
     """Run ``method``'s steps through CUDA graphs from now on, if it is on a GPU and can be captured.
 
     ``compile`` also compiles the network (once for each shape and mode; Inductor caches it on disk). After this,
     the tensors of ``method.report`` and ``method.logits`` are overwritten by the next step: copy what you keep.
-    ``memory`` may be that of other methods that are done when this one steps; by default it is the method's own.
+    ``memory`` may be that of other methods that are done when this one steps; by default it is the method's own, as
+    MEMO's always is.
     """
     if not can_accelerate(method):
         return method
@@ -159,7 +164,15 @@ class GraphRunner:
             self._compile(method)
         own = pixels.clone()
         self._warm_up(method, own)
-        stages: Iterator[Tensor | None] = itertools.chain(method.stages(own), [None])
+        try:
+            segments = self._captured(method, own)
+        except BaseException:
+            self.memory.renew()
+            raise
+        self.pixels, self.segments = own, segments
+
+    def _captured(self, method: LockstepMethod, pixels: Tensor) -> list[Segment]:
+        stages: Iterator[Tensor | None] = itertools.chain(method.stages(pixels), [None])
         segments: list[Segment] = []
         go_on: Tensor | None = None
         while not segments or go_on is not None:
@@ -168,7 +181,7 @@ class GraphRunner:
                 go_on = next(stages)
             decision = None if go_on is None else Decision(go_on)
             segments.append(Segment(graph, decision, copy.copy(method.report), method.logits))
-        self.pixels, self.segments = own, segments
+        return segments
 
     def _warm_up(self, method: LockstepMethod, pixels: Tensor) -> None:
         """Run whole steps, leaving the state as it was."""

@@ -19,7 +19,8 @@ from deyo.model import RunsNetwork
 from deyo.types import Method, MethodContext
 
 METHODS_OF_A_SHAPE = 8
-"""Each holds a copy of the network; what their graphs compute on the way shares memory."""
+"""Each holds a copy of the network; what their graphs compute on the way shares memory. MEMO's graphs share none: one
+MEMO is kept."""
 
 
 @dataclasses.dataclass
@@ -28,6 +29,16 @@ class Alike:
 
     memory: GraphMemory = dataclasses.field(default_factory=GraphMemory)
     methods: OrderedDict[Hashable, LockstepMethod | MEMO] = dataclasses.field(default_factory=OrderedDict)
+
+    def let_go(self, place: Hashable) -> None:
+        del self.methods[place]
+        gc.collect()  # a captured method refers to itself
+        if not any(getattr(method.runner, "segments", ()) for method in self.methods.values() if not is_memo(method)):
+            self.memory.renew()
+
+
+def is_memo(method: Method) -> bool:
+    return isinstance(method, MEMO)
 
 
 class MethodPool:
@@ -81,9 +92,10 @@ class MethodPool:
         while shape not in self._kept and len(self._kept) >= self.size:
             self._kept.popitem(last=False)
             gc.collect()
-        while shape in self._kept and len(self._kept[shape].methods) >= METHODS_OF_A_SHAPE:
-            self._kept[shape].methods.popitem(last=False)
-            gc.collect()
+        if (alike := self._kept.get(shape)) is not None:
+            others = [place for place, method in alike.methods.items() if forget and is_memo(method)]
+            for place in others or list(alike.methods)[: 1 - METHODS_OF_A_SHAPE]:
+                alike.let_go(place)
         self._made += 1
         if forget or self._made % METHODS_BETWEEN_RESETS == 0:  # what is captured needs no compiled code any more
             torch.compiler.reset()
@@ -99,7 +111,7 @@ def renew(kept: LockstepMethod, context: MethodContext, settings: Sequence[Any])
         again = {RUNS_NETWORK: kept.network} if isinstance(kept.network, RunsNetwork) else {}
         options = {**context.options, **again}
         transplant(type(kept)(dataclasses.replace(context, options=options), settings), kept)
-    kept.context = context
+    kept.context = context  # without the network, which is no option of the caller's
 
 
 def transplant(fresh: LockstepMethod, kept: LockstepMethod) -> None:

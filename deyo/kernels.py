@@ -13,6 +13,7 @@ from typing import Any
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.triton import FixedTritonConfig
+from torch._inductor.virtualized import V
 
 COLUMNS = 64
 ROWS_AND_WARPS = ((2048, 32, 8), (128, 16, 4), (0, 8, 2))
@@ -56,5 +57,6 @@ def blocks_for(rows: int) -> dict[str, int]:
 
 
 def choose_kernels() -> None:
-    """Let everything that is compiled from now on be compiled so."""
+    """Let everything that this thread compiles from now on be compiled so (compiled code is kept by it, too)."""
     config.inductor_choices_class = ChannelsLastChoices
+    V.set_choices_handler(ChannelsLastChoices())  # what a thread has once compiled with stays its own

@@ -1,6 +1,6 @@
 """Named numeric profiles. A profile decides numbers, so it is part of a run's identity and named in tables.
 
-- ``float32``: plain float32, no TF32 anywhere.
+- ``float32``: plain float32, no TF32 anywhere, and of cuDNN's algorithms the deterministic ones.
 - ``tf32`` (default): float32 storage; convolutions and matrix products of images from 64×64 pixels on may use TF32 on
   GPUs that have it. On a CPU, and for smaller images, the same as ``float32``.
 - ``bf16``: frozen weights and activations in bfloat16; adapted parameters, norm statistics, logits' softmax and
@@ -52,8 +52,12 @@ def numerics(profile: str, *, side: int, autocast_on: torch.device | None = None
     # For float32 the memory-saving attention kernels are several times slower than plain matrix products.
     plain_attention = profile in ("float32", "tf32")
     switches: list[tuple[Callable[[], bool], Callable[[bool], None], bool]] = [
-        # Without TF32, cuDNN may take kernels that add up in any order; those for TF32 and bfloat16 do not.
-        (lambda: torch.backends.cudnn.deterministic, _set_cudnn_deterministic, not allow),
+        # For plain float32 cuDNN may take kernels that add up in any order, so that numbers differ from run to run.
+        (
+            lambda: torch.backends.cudnn.deterministic,
+            _set_cudnn_deterministic,
+            torch.backends.cudnn.deterministic or not allow,
+        ),
         (lambda: torch.backends.cudnn.allow_tf32, _set_cudnn_tf32, allow),
         (lambda: cuda.matmul.allow_tf32, _set_matmul_tf32, allow),
         (

@@ -179,6 +179,7 @@ def _advance(
     started_at: str,
 ) -> Iterator[Message]:
     state.reset_peak()
+    before = state.memory_taken()
     copies = max(0, task.width - len(members))
     filled = [*members, *[members[-1]] * copies]
     method = _method([m.run for m in filled], len(members[0].stream), state, benchmark, network)
@@ -202,7 +203,7 @@ def _advance(
         if more and saving.due():
             yield from _checkpoints(members, len(filled), method, record.step + 1, clock.seconds / len(filled))
             saving.done()
-    memory = state.memory_of(method)
+    memory = state.memory_of(method, before)
     for member in members:
         yield from member.take_rows()
         row = _row(member, state, network, clock.seconds / len(filled), len(filled), memory)

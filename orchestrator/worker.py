@@ -161,13 +161,21 @@ class WorkerState:
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, 0
 
-    def memory_of(self, method: Method) -> tuple[int, int]:
-        """Peak bytes of ``method``'s group: in all, and without resident images."""
+    def memory_of(self, method: Method, before: int = 0) -> tuple[int, int]:
+        """Peak bytes of ``method``'s group: in all, and without resident images and what was there ``before``."""
         peak, resident = self.memory_peak()
-        own = peak - resident
+        own = max(0, peak - resident - before)
         if self.device.type == "cuda" and isinstance(method, Hashable):
             own = self.group_memory[method] = max(own, self.group_memory.get(method, 0))
-        return own + resident, own
+        return max(peak, own + resident), own
+
+    def memory_taken(self) -> int:
+        """Bytes on the GPU now, without resident images: networks, and methods that are kept (0 on a CPU)."""
+        if self.device.type != "cuda":
+            return 0
+        return max(
+            0, torch.cuda.memory_allocated(self.device) - int(self.images.used)
+        )  # some may still be on their way
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -63,7 +63,7 @@ def accuracies(
     """The rows of one set under one profile, by what tells its runs apart."""
     import json
 
-    from deyo import fast
+    from deyo import fast, kept
     from orchestrator import open_results
     from orchestrator.session import Place, run_spec
     from orchestrator.spec import parse_spec
@@ -78,8 +78,9 @@ def accuracies(
     spec |= {"mlflow": {"enabled": False}, "resources": {"group_size": options.group_size}}
     if options.max_images:
         spec["max_images"] = options.max_images
-    plain = patch.object(fast, "can_accelerate", lambda method: False) if profile == "float32" else nullcontext()
-    with plain:
+    with ExitStack() as plain:
+        for module in (fast, kept) if profile == "float32" else ():
+            plain.enter_context(patch.object(module, "can_accelerate", lambda method: False))
         outcome = run_spec(parse_spec(json.dumps(spec)), results=str(results), place=Place(in_process=True))
     if outcome.exit_code:
         raise SystemExit(f"{name}, {profile}: {outcome.message} {next(iter(outcome.failures.values()), '')}")

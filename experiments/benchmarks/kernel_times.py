@@ -11,7 +11,7 @@ import torch
 from experiments.benchmarks.traffic import compiled_code, least_milliseconds
 
 SHOWN = 40
-COPIED_VALUES = 2**29
+COPIED_VALUES = 2**27
 KINDS = {"poi": "compiled elementwise", "red": "compiled reductions", "per": "compiled reductions"}
 KINDS |= {"unk": "compiled reductions"}  # those whose shape ``deyo.kernels`` chooses
 

@@ -14,6 +14,7 @@ from deyo.compiling import compiled
 
 RUNS, BATCH, CHANNELS, EPS = 3, 4, 5, 1e-5
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 0, 0]]).bool()
+EMPTY = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
 
 
 def inputs(dtype: torch.dtype, *, per_run: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -37,7 +38,7 @@ def gradients(y: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("per_run", [True, False])
-@pytest.mark.parametrize("mask", [None, MASK])
+@pytest.mark.parametrize("mask", [None, MASK, EMPTY])
 def test_closed_form_is_autograds(mask: Tensor | None, per_run: bool) -> None:
     x, weight, bias, origin = inputs(torch.float64, per_run=per_run)
     y = BatchNormOverRuns.apply(x, weight, bias, origin, mask, RUNS, EPS)
@@ -80,7 +81,26 @@ def test_a_channel_without_variance_has_gradients() -> None:
     assert all(torch.isfinite(g).all() for g in gradients(y, flat, weight, bias))
 
 
-def test_a_sample_outside_the_mask_may_be_anything() -> None:
+@pytest.mark.parametrize("shape", [(1, 4, 3, 2), (4, 1, 3, 2), (1, 1, 3, 2), (2, 3, 7)])
+def test_closed_form_of_other_shapes(shape: tuple[int, ...]) -> None:
+    """One run, one sample a run, maps of one axis; one channel is constant, another far from the origin."""
+    runs, batch, *area = shape
+    torch.manual_seed(0)
+    x = torch.randn(runs * batch, CHANNELS, *area, dtype=torch.float64)
+    x[:, 0], x[:, 1] = 2.0, x[:, 1] + 100
+    x.requires_grad_()
+    weight, bias = torch.randn(2, runs, CHANNELS, dtype=torch.float64).requires_grad_()
+    origin = torch.zeros(CHANNELS, dtype=torch.float64)
+    y = BatchNormOverRuns.apply(x, weight, bias, origin, None, runs, EPS)
+    mean, var, _ = statistics(x, origin, None, runs)
+    scale = (var + EPS).rsqrt() * weight
+    expected = standardize(x, scale, bias - mean * scale)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    for found, wanted in zip(gradients(y, x, weight, bias), gradients(expected, x, weight, bias), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
+
+
+def test_in_the_forward_a_sample_outside_the_mask_may_be_anything() -> None:
     x, weight, bias, origin = inputs(torch.float64)
     broken = x.detach().clone()
     broken[2] = torch.nan

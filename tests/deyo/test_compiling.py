@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from deyo import compiling
 from deyo.compiling import compiled
+from deyo.kernels import ChannelsLastChoices
 
 
 @pytest.mark.parametrize("by_rule", [True, False])
@@ -46,3 +48,28 @@ def test_inductor_compiles_under_the_option_backwards_too(by_rule: bool, monkeyp
         compiled(lambda t: (t * 2).sin().sum())(x).backward()
     torch.testing.assert_close(x.grad, 2 * (x * 2).cos())
     assert seen == [by_rule, by_rule]
+
+
+def test_a_backward_in_another_thread_is_compiled_with_our_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose gradients autograd takes in a thread of its own; PyTorch's settings may be a thread's."""
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    seen: list[tuple[bool, type]] = []
+    run = GraphLowering.run
+
+    def noting(self: GraphLowering, *given: Any) -> Any:
+        seen.append((self.is_backward, type(V.choices)))
+        return run(self, *given)
+
+    monkeypatch.setattr(GraphLowering, "run", noting)
+    x = torch.randn(8, 5, requires_grad=True)
+    torch.compiler.reset()
+    with config.patch(force_disable_caches=True):
+        y = compiled(lambda t: (t * 3).sin().sum())(x)
+        thread = threading.Thread(target=y.backward)
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(x.grad, 3 * (x * 3).cos())
+    assert seen == [(False, ChannelsLastChoices), (True, ChannelsLastChoices)]

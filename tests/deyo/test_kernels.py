@@ -11,7 +11,6 @@ import torch
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 
-from deyo import compiling
 from deyo.compiling import compiled
 from deyo.kernels import ChannelsLastChoices, blocks_for, choose_kernels, sums_columns
 
@@ -57,7 +56,6 @@ def test_other_kernels_are_left_as_they_are() -> None:
 
 def test_what_is_compiled_is_compiled_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "inductor_choices_class", None)
-    compiling._prepare.cache_clear()
     compiled(torch.relu)
     assert config.inductor_choices_class is ChannelsLastChoices
     choose_kernels()

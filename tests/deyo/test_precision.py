@@ -26,6 +26,17 @@ def test_small_images_are_computed_in_full_float32(profile: str, side: int, allo
     assert flags() == before
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_plain_float32_is_deterministic_and_a_users_own_choice_stays(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", own)
+    for profile, side, plain in (("float32", 224, True), ("tf32", 32, True), ("tf32", 224, False)):
+        with numerics(profile, side=side):
+            assert torch.backends.cudnn.deterministic is (plain or own)
+        assert torch.backends.cudnn.deterministic is own
+
+
 @pytest.mark.parametrize("name", ["tent", "memo"])
 def test_a_step_goes_by_the_size_of_its_images(name: str) -> None:
     network, pixels, _ = network_for("network_gn")

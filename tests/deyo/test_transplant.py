@@ -196,3 +196,39 @@ def test_methods_of_two_shapes_are_kept_and_those_of_one_share_memory(monkeypatc
         get("deyo", patches=patches)
     assert len(pool) == 1 + keeping.METHODS_OF_A_SHAPE
     assert get("tent") is not tent
+
+
+def test_memory_of_graphs_is_renewed_after_a_capture_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = build("tent", network_for("network_gn")[0], [0])
+    pixels = rgb(network_for("network_gn")[1].reshape(-1, 32, 32)[:16])
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(fast, "warm_up", lambda run: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", fail)
+    handles = iter(range(10))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    runner = GraphRunner(compile=False)
+    before = runner.memory.handle
+    with pytest.raises(torch.OutOfMemoryError):
+        runner._capture(method, pixels)
+    assert runner.memory.handle != before
+
+
+def test_one_memo_is_kept_and_memory_without_graphs_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fast, keeping):
+        monkeypatch.setattr(module, "can_accelerate", lambda method: True)
+    handles = iter(range(10))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    network, pool = network_for("network_gn")[0], MethodPool()
+    context = MethodContext(network=network, seeds=[0], batch_size=16, precision="float64")
+    tent = pool.get("tent", context, [settings_class("tent")(learning_rate=0.02)], key="n", compile=False)
+    memory = tent.runner.memory.handle
+    first, second = (
+        pool.get("memo", context, [settings_class("memo")(learning_rate=0.02, views=views)], key="n", compile=False)
+        for views in (2, 4)
+    )
+    assert first is not second
+    assert len(pool) == 2
+    assert tent.runner.memory.handle != memory  # no graph was there to keep the old one
