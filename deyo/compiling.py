@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,25 +17,23 @@ process, and sum in another order: two workers would differ in their last bits."
 
 def compiled(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Any:
     """``function`` compiled by Inductor with ``options``; the same function and shapes give the same kernels."""
+    import torch._inductor.config as inductor
+
+    _prepare()
+    chosen = {"deterministic": True} if BY_RULE and hasattr(inductor, "deterministic") else {}
+    return torch.compile(function, dynamic=False, options={**chosen, **(options or {})})
+
+
+def _prepare() -> None:
+    """What all that is compiled has in common; every time, for from PyTorch 2.14 on settings are a thread's own."""
     import torch._functorch.config as autograd
     import torch._inductor.config as inductor
 
     from deyo.kernels import choose_kernels
 
-    _prepare()
-    # From PyTorch 2.14 on these are a thread's own; a backward would be compiled by autograd's thread, without them.
     choose_kernels()
+    # Later, autograd's own thread would compile a backward, without these settings.
     autograd.force_non_lazy_backward_lowering = True
-    chosen = {"deterministic": True} if BY_RULE and hasattr(inductor, "deterministic") else {}
-    return torch.compile(function, dynamic=False, options={**chosen, **(options or {})})
-
-
-@functools.cache
-def _prepare() -> None:
-    """What all that is compiled in this process has in common."""
-    import torch._functorch.config as autograd
-    import torch._inductor.config as inductor
-
     # Looking into BatchNorm, of which a ResNet-50 has 53, takes Dynamo longer than all the rest of the network.
     torch.compiler.allow_in_graph(batch_norm_over_runs)
     # Otherwise graphs that hold it are traced anew in every process.

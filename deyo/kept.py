@@ -33,12 +33,9 @@ class Alike:
     def let_go(self, place: Hashable) -> None:
         del self.methods[place]
         gc.collect()  # a captured method refers to itself
-        if not any(getattr(method.runner, "segments", ()) for method in self.methods.values() if not is_memo(method)):
+        lockstep = [method for method in self.methods.values() if isinstance(method, LockstepMethod)]
+        if not any(getattr(method.runner, "segments", ()) for method in lockstep):
             self.memory.renew()
-
-
-def is_memo(method: Method) -> bool:
-    return isinstance(method, MEMO)
 
 
 class MethodPool:
@@ -93,7 +90,7 @@ class MethodPool:
             self._kept.popitem(last=False)
             gc.collect()
         if (alike := self._kept.get(shape)) is not None:
-            others = [place for place, method in alike.methods.items() if forget and is_memo(method)]
+            others = [place for place, method in alike.methods.items() if forget and isinstance(method, MEMO)]
             for place in others or list(alike.methods)[: 1 - METHODS_OF_A_SHAPE]:
                 alike.let_go(place)
         self._made += 1

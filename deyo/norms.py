@@ -110,8 +110,7 @@ class RunGroupNorm(RunNorm):
 
     def by_channel(self, x: Tensor) -> Tensor:
         """The same from sums over each channel's map: x [R·B, C, H, W]."""
-        scale, shift = self.coefficients(x)
-        return (widened(x) * scale[:, :, None, None] + shift[:, :, None, None]).to(x.dtype)
+        return standardize(x, *self.coefficients(x))
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and shift [R·B, C] that x [R·B, C, H, W] is normalised by."""

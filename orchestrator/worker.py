@@ -161,7 +161,7 @@ class WorkerState:
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, 0
 
-    def memory_of(self, method: Method, before: int = 0) -> tuple[int, int]:
+    def memory_of(self, method: Method, before: int) -> tuple[int, int]:
         """Peak bytes of ``method``'s group: in all, and without resident images and what was there ``before``."""
         peak, resident = self.memory_peak()
         own = max(0, peak - resident - before)
@@ -173,9 +173,8 @@ class WorkerState:
         """Bytes on the GPU now, without resident images: networks, and methods that are kept (0 on a CPU)."""
         if self.device.type != "cuda":
             return 0
-        return max(
-            0, torch.cuda.memory_allocated(self.device) - int(self.images.used)
-        )  # some may still be on their way
+        taken = torch.cuda.memory_allocated(self.device) - int(self.images.used)
+        return max(0, taken)  # images may still be on their way
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
