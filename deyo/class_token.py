@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _TIMM = "timm.models.vision_transformer"
+_ATTENTION = (_TIMM, "timm.layers.attention")  # where it was, and is from timm 1.0.20 on
 
 
 class ClassTokenBlock(nn.Module):
@@ -44,16 +45,21 @@ def trim_last_block(module: nn.Module) -> bool:
     """
     if type(module).__module__ != _TIMM:
         return False
-    from timm.models.vision_transformer import Attention, Block, VisionTransformer  # seconds, that others need not wait
+    from timm.models.vision_transformer import Block, VisionTransformer  # seconds, that others need not wait
 
     if type(module) is not VisionTransformer or module.global_pool != "token":
         return False
     plain_head = module.attn_pool is None and module.cls_token is not None and module.num_prefix_tokens == 1
     last = module.blocks[-1]
-    if not plain_head or type(last) is not Block or type(last.attn) is not Attention:
-        return False
-    extras = (getattr(last.attn, "norm", None), getattr(last.attn, "gate", None))
-    if any(extra is not None and not isinstance(extra, nn.Identity) for extra in extras):
+    if not plain_head or type(last) is not Block or not is_plain_attention(last.attn):
         return False
     module.blocks[-1] = ClassTokenBlock(last)
     return True
+
+
+def is_plain_attention(module: nn.Module) -> bool:
+    """Whether ``module`` is timm's ``Attention`` without what later versions may put before its projection."""
+    if type(module).__name__ != "Attention" or type(module).__module__ not in _ATTENTION:
+        return False
+    extras = (getattr(module, "norm", None), getattr(module, "gate", None))
+    return all(extra is None or isinstance(extra, nn.Identity) for extra in extras)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from deyo.attention import pad_attention
 from deyo.class_token import trim_last_block
 from deyo.norms import NormState, RunBatchNorm, RunGroupNorm, RunNorm, run_norm_for
 from deyo.precision import activation_dtype, parameter_dtype
@@ -72,6 +73,7 @@ class RunsNetwork(nn.Module):
             self.module.to(memory_format=torch.channels_last)
             pack_stem(self.module, frozen=frozen)
             look_at_inputs(self.module)
+            pad_attention(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []
