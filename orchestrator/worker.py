@@ -101,6 +101,7 @@ class WorkerState:
             self.device_uuid = str(properties.uuid)
             self.images = GpuImages(self.device, self.image_share * self.gpu_share * properties.total_memory)
             keep_compiled_code(self.cache or default_cache())
+            import_networks()
             start_libraries(self.device)
         self.stamps: Mapping[str, Any] = provenance.stamps(str(self.device), self.device_name)
 
@@ -201,6 +202,12 @@ class WorkerState:
 def keep_compiled_code(cache: Path) -> None:
     """Let the compiler keep its results in ``cache``, unless the user has said where: by default they go with /tmp."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
+
+
+def import_networks() -> None:
+    """Import what most networks are made of: seconds for which the first run would wait with an idle GPU."""
+    import timm  # noqa: F401
+    import torchvision  # noqa: F401
 
 
 def start_libraries(device: torch.device) -> None:
