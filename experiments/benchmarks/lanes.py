@@ -76,20 +76,20 @@ def tasks() -> list[Task]:
     cifar = ("--sets", "cifar-bn,cifar-gn", "--corruptions", "5", "--seeds", "2")
     cifar += ("--max-images", "3000", "--group-size", "10")
     whole = ("--per-class", "6", "--max-images", "5952")  # 93 full batches: the short one of 50,000 is 1 in 782
-    busy = ("--corruptions", "10", "--seeds", "4", "--per-class", "4", "--group-size", "4", "--no-published")
-    busy += ("--cores", "16", "--gpus", "1")
+    busy = ("--corruptions", "9", "--seeds", "4", "--per-class", "5", "--max-images", "4992", "--group-size", "4")
+    busy += ("--no-published", "--cores", "16", "--gpus", "1")
     ray = [bench("busy", 440, "sweep", *busy)] if find_spec("ray") else []
     return [
+        Task(name="parity", seconds=230, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
         *ray,
-        accuracy("accuracy-cifar", 250, *cifar),
-        Task(name="parity", seconds=400, words=("-m", "pytest", *GPU_TESTS, "-m", "gpu", "-q"), measures=False),
+        engine("vit", 150, "vit-base-ln:1:128:bf16,vit-base-ln:1:128:tf32,vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16"),
+        accuracy("accuracy-cifar", 90, *cifar),
         sweep("cifar-wild", 600, "cifar10_wild", third),
-        engine("vit", 300, "vit-base-ln:64:1:tf32,vit-base-ln:64:1:bf16,vit-base-ln:1:128:tf32"),
         bench("sweep-bf16", 370, "sweep", "--precision", "bf16", "--again", *whole),
         engine("bn", 200, "resnet50-bn:64:4:bf16,resnet50-bn:64:4:tf32", "--profile"),
         engine("methods", 200, "resnet50-bn:64:4:tf32:tent+eata+sar"),
         engine("selected", 180, "resnet50-bn:64:4:tf32", "--select", "none+shares"),
-        engine("batch-1", 360, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16,vit-base-ln:1:128:bf16", "--profile"),
+        engine("batch-1", 240, "resnet50-gn:1:128:tf32,resnet50-gn:1:128:bf16", "--profile"),
         bench("sweep-tf32", 300, "sweep", "--again", *whole),
         bench("sweep-batch-1", 300, "sweep", "--precision", "bf16", "--no-published", *batch_1),
         engine("kernels", 240, "resnet50-bn:64:4:bf16", "--ways", "timed-kernels,plain-relu,pool-last"),
