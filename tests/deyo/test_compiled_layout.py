@@ -6,7 +6,7 @@ default layout: networks add the shortcut in place. GroupNorm's own kernel turne
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 
+from deyo.batch_norm import batch_norm_over_runs
 from deyo.model import RunsNetwork
 from deyo.norms import NormState, RunBatchNorm, RunGroupNorm
 from deyo.relus import InputReLU, look_at_inputs
@@ -37,14 +38,23 @@ def small_network(norm: str) -> Network:
     return Network(info=info, module=module, mean=(0.5,) * 3, std=(0.5,) * 3, num_classes=10, sha256="0")
 
 
-def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule:
+def context_of(norm: str, runs: int = 2, precision: str = "float32") -> MethodContext:
+    network, seeds = small_network(norm), list(range(runs))
+    return MethodContext(
+        network=network, seeds=seeds, batch_size=BATCH, device=torch.device("cpu"), precision=precision
+    )
+
+
+@cache
+def backward_graph(norm: str, runs: int, precision: str, subset: str) -> GraphModule:
     """The graph that a compiler is given for the backward of one forward, of the network as it is on a GPU."""
-    network = RunsNetwork(context, subset)
+    network = RunsNetwork(context_of(norm, runs, precision), subset)
     network.module.to(memory_format=torch.channels_last)
     pack_stem(network.module)
     look_at_inputs(network.module)
     alike(network)
     torch.compiler.reset()  # or the second of two equal networks is not compiled
+    torch.compiler.allow_in_graph(batch_norm_over_runs)
     graphs: list[GraphModule] = []
 
     def keep(graph: GraphModule, _: Any) -> Any:
@@ -57,24 +67,16 @@ def backward_graph(context: MethodContext, subset: str = "lower") -> GraphModule
         partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
     )
     network.forward_module = torch.compile(network.module, backend=backend, dynamic=False)
-    pixels = torch.zeros(context.runs, BATCH, SIDE, SIDE, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+    pixels = torch.zeros(runs, BATCH, SIDE, SIDE, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
     x = network.normalize(pixels).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-    network(x.view(context.runs, BATCH, 3, SIDE, SIDE)).sum().backward()
+    network(x.view(runs, BATCH, 3, SIDE, SIDE)).sum().backward()
     return graphs[0]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(("runs", "precision"), [(1, "float32"), (2, "float32"), (2, "bf16")])
 @pytest.mark.parametrize("norm", ["bn", "gn"])
 def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, precision: str) -> None:
-    context = MethodContext(
-        network=small_network(norm),
-        seeds=list(range(runs)),
-        batch_size=BATCH,
-        device=torch.device("cpu"),
-        precision=precision,
-    )
-    graph, copies, convolutions = backward_graph(context).graph, [], 0
+    graph, copies, convolutions = backward_graph(norm, runs, precision, "lower").graph, [], 0
     for node in graph.nodes:
         if node.target in (torch.ops.aten.clone.default, torch.ops.aten.copy.default):
             copies += [node.format_node()] if node.meta["val"].dim() >= 4 else []
@@ -88,10 +90,7 @@ def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, prec
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_maps_are_not_viewed_by_run(precision: str) -> None:
     """On a view [R, B, C, H, W] of a map Inductor lays it out anew. Half precision is not widened for the norms."""
-    context = MethodContext(
-        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision=precision
-    )
-    maps = [node for node in backward_graph(context).graph.nodes if is_map(node)]
+    maps = [node for node in backward_graph("bn", 2, precision, "lower").graph.nodes if is_map(node)]
     assert len(maps) > 50
     assert all(node.meta["val"].dim() == 4 for node in maps)
     widened = [node for node in maps if node.target is torch.ops.prims.convert_element_type.default]
@@ -104,10 +103,7 @@ def is_map(node: Node) -> bool:
 
 
 def test_forwards_with_and_without_a_mask_share_one_graph() -> None:
-    context = MethodContext(
-        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
-    )
-    network = RunsNetwork(context, "lower")
+    network = RunsNetwork(context_of("bn"), "lower")
     alike(network)
     x = torch.rand(2, BATCH, 3, SIDE, SIDE)
     mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -128,11 +124,8 @@ def test_forwards_with_and_without_a_mask_share_one_graph() -> None:
 
 def test_backward_does_not_read_what_a_relu_gave() -> None:
     """Its results go to convolutions, whose backward is given them and, weights being frozen, does not look."""
-    context = MethodContext(
-        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="bf16"
-    )
     unread = 0
-    for node in backward_graph(context).graph.nodes:
+    for node in backward_graph("bn", 2, "bf16", "lower").graph.nodes:
         if node.op == "placeholder" and node.meta["val"].dim() == 4:
             unread += all(is_conv_input(node, user) for user in node.users)
     blocks = 5
@@ -162,10 +155,7 @@ def test_an_input_relu_is_a_relu(value: float) -> None:
 
 @pytest.mark.parametrize("norm", ["bn", "gn"])
 def test_both_subsets_share_one_graph(norm: str) -> None:
-    context = MethodContext(
-        network=small_network(norm), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
-    )
-    lower, whole = (backward_graph(context, subset).code for subset in ("lower", "all"))
+    lower, whole = (backward_graph(norm, 2, "float32", subset).code for subset in ("lower", "all"))
     assert lower == whole
 
 
@@ -180,10 +170,7 @@ def alike(network: RunsNetwork) -> None:
 @pytest.mark.parametrize("subset", ["lower", "all"])
 def test_layers_of_all_subsets_look_alike(subset: str) -> None:
     """Dynamo compiles anew where strides differ: nobody's may hang on how many layers are adapted."""
-    context = MethodContext(
-        network=small_network("bn"), seeds=[0, 1], batch_size=BATCH, device=torch.device("cpu"), precision="float32"
-    )
-    network = RunsNetwork(context, subset)
+    network = RunsNetwork(context_of("bn"), subset)
     alike(network)
     every = sum(2 * layer.weight.shape[1] for layer in network.layers.values())
     for layer in network.layers.values():
