@@ -31,8 +31,8 @@ class PaddedAttention(nn.Module):
         self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        plain = torch.compiler.is_compiling() and x.dtype == torch.float32 and attn_mask is None and not is_causal
-        if not plain:
+        fills_up = torch.compiler.is_compiling() and x.dtype == torch.float32 and attn_mask is None and not is_causal
+        if not fills_up:
             return self._plain[0](x, attn_mask=attn_mask, is_causal=is_causal)
         images, tokens, _ = x.shape
         shape = (images, tokens, 3, self.num_heads, self.head_dim)
