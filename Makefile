@@ -11,12 +11,12 @@ quickstart: $(VENV)/.installed
 	$(BIN)/deyo-sweep run experiments/quickstart.yaml
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "not slow and not cluster and not browser and not postgres and not data"
 
 # Several hosts, a browser, PostgreSQL, chaos, every spec in its reduced form, real data (DEYO_TEST_DATA).
 test-slow: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs \
 	  -m "(slow or browser or postgres or data) and not cluster"
 	$(BIN)/python -m pytest -m cluster -rs
 

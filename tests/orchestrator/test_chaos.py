@@ -44,12 +44,13 @@ def table(folder: Path, results: str, runs: int = RUNS) -> dict[str, dict]:
     return {row["run_id"]: row for row in rows}
 
 
-def torment(folder: Path, driver: subprocess.Popen, draw: random.Random, kill_driver_at: int | None) -> list[str]:
+def torment(
+    folder: Path, driver: subprocess.Popen, draw: random.Random, kill_driver_at: int | None, left: dict[int, str]
+) -> list[str]:
     """Kill a random worker every few seconds, and the driver once so many runs are committed.
 
-    On a machine so slow that nothing was committed since the last kill, the next one waits.
-
-    What a killed driver started must end by itself.
+    On a machine so slow that nothing was committed since the last kill, the next one waits. What a killed driver had
+    started (with its birth) goes into ``left``.
     """
     killed: list[str] = []
     seen = commits(folder, "chaos")
@@ -57,10 +58,9 @@ def torment(folder: Path, driver: subprocess.Popen, draw: random.Random, kill_dr
     while driver.poll() is None:
         time.sleep(0.2)
         if kill_driver_at is not None and commits(folder, "chaos") >= kill_driver_at:
-            family = descendants(driver.pid)
+            left.update({pid: born(pid) for pid in descendants(driver.pid)})
             driver.kill()
             driver.wait()
-            await_gone(family)
             return [*killed, "driver"]
         moved = commits(folder, "chaos") > seen
         if moved and time.monotonic() >= due and (alive := workers_of(driver.pid)):
@@ -71,9 +71,18 @@ def torment(folder: Path, driver: subprocess.Popen, draw: random.Random, kill_dr
     return killed
 
 
-def await_gone(pids: set[int]) -> None:
+def born(pid: int) -> str:
+    """When the process started, in ticks of the system; nothing if it is not there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def await_gone(left: dict[int, str]) -> None:
+    """What a killed driver started must end by itself."""
     until = time.monotonic() + 200  # Ray's log monitor gives up after 75 s
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while any(birth and born(pid) == birth for pid, birth in left.items()):
         assert time.monotonic() < until, "processes of a killed driver are left"
         time.sleep(0.5)
 
@@ -94,10 +103,11 @@ def test_chaos(tmp_path: Path) -> None:
     environment = environment_of(tmp_path)
     draw = random.Random(20)
     killed: list[str] = []
+    left: dict[int, str] = {}
     for target in (40, 90, 140, None):
         driver = start(tmp_path, "chaos", environment)
         time.sleep(2)
-        killed += torment(tmp_path, driver, draw, target)
+        killed += torment(tmp_path, driver, draw, target, left)
         if target is None:
             assert driver.returncode == 0, (tmp_path / "chaos.log").read_text()[-3000:]
     assert killed.count("driver") == DRIVER_KILLS
@@ -111,6 +121,8 @@ def test_chaos(tmp_path: Path) -> None:
     assert max(row["attempt"] for row in disturbed.values()) > 1
     batches = open_results(str(tmp_path / "chaos"), "tiny").batches(columns=["run_id", "attempt", "step"])
     assert batches.num_rows == RUNS * 4  # no attempt is mixed with another, none is there twice
+    assert left
+    await_gone(left)
 
 
 def test_groups_torn_apart_give_the_same_bits(tmp_path: Path) -> None:
@@ -123,9 +135,10 @@ def test_groups_torn_apart_give_the_same_bits(tmp_path: Path) -> None:
     resources = "resources: {{workers: {}, cpus_per_worker: 0.5, group_size: 6}}\n"
     write_spec(tmp_path, **fields, extra=resources.format(3))
     killed: list[str] = []
+    left: dict[int, str] = {}
     for target in (12, None):
         driver = start(tmp_path, "chaos", environment)
-        killed += torment(tmp_path, driver, draw, target)
+        killed += torment(tmp_path, driver, draw, target, left)
     assert driver.returncode == 0, (tmp_path / "chaos.log").read_text()[-3000:]
     assert killed.count("driver") == 1
     write_spec(tmp_path, **fields, extra=resources.format(1))
@@ -137,3 +150,4 @@ def test_groups_torn_apart_give_the_same_bits(tmp_path: Path) -> None:
     for run_id, row in expected.items():
         for name in (*NUMBERS, "group_size"):
             assert disturbed[run_id][name] == row[name]
+    await_gone(left)
