@@ -7,6 +7,8 @@ tokens cost no pass over memory, as queries, keys and values are written anew fo
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,10 +32,10 @@ class PaddedAttention(nn.Module):
         self._plain = (attention,)  # its layers have their place, and so their names, here
         self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        fills_up = torch.compiler.is_compiling() and x.dtype == torch.float32 and attn_mask is None and not is_causal
-        if not fills_up:
-            return self._plain[0](x, attn_mask=attn_mask, is_causal=is_causal)
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        masked = any(value is not None and value is not False for value in options.values())
+        if masked or not torch.compiler.is_compiling() or x.dtype != torch.float32:
+            return self._plain[0](x, **options)
         images, tokens, _ = x.shape
         shape = (images, tokens, 3, self.num_heads, self.head_dim)
         query, key, value = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4).unbind(0)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _TIMM = "timm.models.vision_transformer"
-_ATTENTION = (_TIMM, "timm.layers.attention")  # where it was, and is from timm 1.0.20 on
+_ATTENTION = (_TIMM, "timm.layers.attention")  # in earlier versions of timm, and in later ones
 
 
 class ClassTokenBlock(nn.Module):

@@ -77,6 +77,17 @@ def test_only_a_compiled_network_of_float32_is_filled_up(monkeypatch: pytest.Mon
     assert shapes == [17, 17, 17]
 
 
+def test_a_masked_attention_is_not_filled_up() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(Attention(24, num_heads=3)).eval()
+    plain = module[0]
+    pad_attention(module)
+    x, mask = torch.randn(2, 5, 24), torch.ones(5, 5, dtype=torch.bool).tril()
+    expected = plain(x, attn_mask=mask)
+    assert not torch.allclose(expected, plain(x), atol=1e-3)
+    torch.testing.assert_close(compiled(module[0])(x, attn_mask=mask), expected)
+
+
 def test_an_attention_with_more_before_its_projection_stays_as_it_is() -> None:
     attention = Attention(24, num_heads=3, scale_norm=True, norm_layer=nn.LayerNorm)
     module = nn.Sequential(attention, Attention(24, num_heads=3))
