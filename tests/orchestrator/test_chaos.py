@@ -67,7 +67,7 @@ def torment(
             os.kill(draw.choice(alive), signal.SIGKILL)
             killed.append("worker")
             seen = commits(folder, "chaos")
-            due = time.monotonic() + draw.uniform(2, 5)
+            due = time.monotonic() + draw.uniform(4, 7)
     return killed
 
 
