@@ -59,5 +59,4 @@ def pad_attention(module: nn.Module) -> None:
     """Make the plain attentions of ``module`` ``PaddedAttention``s, in place."""
     for name, child in list(module.named_modules()):
         if is_plain_attention(child):
-            parent, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(parent), leaf, PaddedAttention(child))
+            module.set_submodule(name, PaddedAttention(child))

@@ -154,10 +154,8 @@ class RunsNetwork(nn.Module):
     def _replace_norms(self) -> None:
         for name, module in list(self.module.named_modules()):
             kind = run_norm_for(module)
-            if kind is None:
-                continue
-            parent, _, leaf = name.rpartition(".")
-            setattr(self.module.get_submodule(parent), leaf, kind(module, plain_name(name), self.state))
+            if kind is not None:
+                self.module.set_submodule(name, kind(module, plain_name(name), self.state))
 
     def _norm_layers(self) -> Iterator[tuple[str, RunNorm]]:
         for name, module in self.module.named_modules():

@@ -287,8 +287,7 @@ def _with_prior(module: nn.Module) -> nn.Module:
     own = copy.deepcopy(module).eval()
     for name, layer in list(own.named_modules()):
         if run_norm_for(layer) is RunBatchNorm:
-            parent, _, leaf = name.rpartition(".")
-            setattr(own.get_submodule(parent), leaf, PriorBatchNorm(layer, name, NormState()))
+            own.set_submodule(name, PriorBatchNorm(layer, name, NormState()))
     return own
 
 

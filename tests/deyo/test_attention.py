@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import Attention, VisionTransformer
 from torch import Tensor, nn
+from traced import compiled
 
 from deyo.attention import PaddedAttention, attend, pad_attention
 from deyo.model import RunsNetwork, norm_names
@@ -24,11 +25,6 @@ def vision_transformer(**options: object) -> VisionTransformer:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3)
     return module
-
-
-def compiled(module: nn.Module) -> nn.Module:
-    torch.compiler.reset()
-    return torch.compile(module, backend="aot_eager", dynamic=False, fullgraph=True)
 
 
 @pytest.mark.parametrize("tokens", [17, 24, 197])

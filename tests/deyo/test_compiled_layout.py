@@ -73,7 +73,8 @@ def backward_graph(norm: str, runs: int, precision: str, subset: str) -> GraphMo
     return graphs[0]
 
 
-@pytest.mark.parametrize(("runs", "precision"), [(1, "float32"), (2, "float32"), (2, "bf16")])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("runs", [1, 2])
 @pytest.mark.parametrize("norm", ["bn", "gn"])
 def test_backward_copies_nothing_and_keeps_the_layout(norm: str, runs: int, precision: str) -> None:
     graph, copies, convolutions = backward_graph(norm, runs, precision, "lower").graph, [], 0

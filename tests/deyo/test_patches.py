@@ -9,13 +9,9 @@ import torch
 from timm.models.convnext import ConvNeXt
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
+from traced import compiled
 
 from deyo.patches import PatchConv2d, cut_patches
-
-
-def compiled(module: nn.Module) -> nn.Module:
-    torch.compiler.reset()
-    return torch.compile(module, backend="aot_eager", dynamic=False, fullgraph=True)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -18,6 +18,7 @@ from trouble_package import install
 from experiments.benchmarks.overhead import descendants
 from experiments.benchmarks.sweep_watch import workers_of
 from orchestrator import open_results
+from orchestrator.session import process_birth
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -58,7 +59,7 @@ def torment(
     while driver.poll() is None:
         time.sleep(0.2)
         if kill_driver_at is not None and commits(folder, "chaos") >= kill_driver_at:
-            left.update({pid: born(pid) for pid in descendants(driver.pid)})
+            left.update({pid: process_birth(pid) for pid in descendants(driver.pid)})
             driver.kill()
             driver.wait()
             return [*killed, "driver"]
@@ -71,18 +72,10 @@ def torment(
     return killed
 
 
-def born(pid: int) -> str:
-    """When the process started, in ticks of the system; nothing if it is not there."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
 def await_gone(left: dict[int, str]) -> None:
     """What a killed driver started must end by itself."""
     until = time.monotonic() + 200  # Ray's log monitor gives up after 75 s
-    while any(birth and born(pid) == birth for pid, birth in left.items()):
+    while any(birth and process_birth(pid) == birth for pid, birth in left.items()):
         assert time.monotonic() < until, "processes of a killed driver are left"
         time.sleep(0.5)
 
