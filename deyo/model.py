@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from deyo.attention import pad_attention
 from deyo.class_token import trim_last_block
+from deyo.gelu import take_tails
 from deyo.norms import NormState, RunBatchNorm, RunGroupNorm, RunNorm, run_norm_for
 from deyo.patches import cut_patches
 from deyo.precision import activation_dtype, parameter_dtype
@@ -76,6 +77,7 @@ class RunsNetwork(nn.Module):
             look_at_inputs(self.module)
             pad_attention(self.module)
             cut_patches(self.module)
+            take_tails(self.module)
         self.forward_module: nn.Module = self.module
         self.batch_norms = [m for m in self.layers.values() if isinstance(m, RunBatchNorm)]
         self.adapted_names = norm_names(self.module, adapted) if adapted else []

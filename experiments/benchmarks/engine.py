@@ -44,6 +44,9 @@ CHANGES: dict[str, tuple[Any, str, Any]] = {
     "pool-last": (stem, "pool_first", lambda module: None),
     "timed-kernels": (compiling, "BY_RULE", False),
     "plain-relu": (model, "look_at_inputs", lambda module: None),
+    "plain-attention": (model, "pad_attention", lambda module: None),
+    "plain-patches": (model, "cut_patches", lambda module: None),
+    "plain-gelu": (model, "take_tails", lambda module: None),
     "cudnn-benchmark": (torch.backends.cudnn, "benchmark", True),
 }
 """Name -> a switch of the engine and what it is set to; other names are switched on as options of Inductor."""

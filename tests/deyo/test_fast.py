@@ -102,6 +102,13 @@ def test_float32_with_graphs_of_the_compiled_network(name: str) -> None:
     assert len(method.runner.segments) >= 1
 
 
+@pytest.mark.parametrize("name", ["deyo_bn", "deyo_ln", "sar_full_ln"])
+def test_bf16_with_graphs_of_the_compiled_network_is_as_exact_as_without(name: str) -> None:
+    recorded = load_case(name).tensors["logits"]
+    plain, fast = (run_on_gpu(name, "bf16", fast=f, compile=f)[1] for f in (False, True))
+    assert np.abs(fast - recorded).mean() <= 1.5 * np.abs(plain - recorded).mean()
+
+
 def test_permutations_on_cpu_and_gpu_are_equal() -> None:
     options = {"batch": 7, "size": 32, "patches": 4}
     for kind in ("patch", "pixel"):
