@@ -18,6 +18,8 @@ from torch._inductor.virtualized import V
 COLUMNS = 64
 ROWS_AND_WARPS = ((2048, 32, 8), (128, 16, 4), (0, 8, 2))
 """(From so many rows on, rows at a time, warps)."""
+MATRIX = 16
+"""The matrix is at least so many times as large as all else that a kernel reads along its rows' axis."""
 FEWEST_SUMS, FEWEST_ROWS, FEWEST_VALUES = 4096, 16, 2**22
 """Smaller kernels are left to Inductor: they would leave multiprocessors without work, or take no time anyway."""
 
@@ -37,12 +39,15 @@ class ChannelsLastChoices(InductorChoices):
     @classmethod
     def uuid(cls) -> str:
         """What compiled code is kept by, beside the source."""
-        return f"channels-last-{COLUMNS}-{ROWS_AND_WARPS}-{FEWEST_SUMS}-{FEWEST_ROWS}-{FEWEST_VALUES}"
+        return f"channels-last-{COLUMNS}-{ROWS_AND_WARPS}-{MATRIX}-{FEWEST_SUMS}-{FEWEST_ROWS}-{FEWEST_VALUES}"
 
 
 def sums_columns(features: Any, scores: dict[str, Any]) -> bool:
-    """Whether a kernel reduces a matrix whose rows are contiguous. ``scores``: bytes side by side, by axis."""
-    if not features.is_reduction() or set(scores) != {"x", "r0_"} or scores["r0_"] != 0:
+    """Whether a kernel reduces a matrix whose rows are contiguous, beside little else (such as a value for each row).
+
+    ``scores``: bytes side by side, by axis.
+    """
+    if not features.is_reduction() or set(scores) != {"x", "r0_"} or scores["r0_"] * MATRIX > scores["x"]:
         return False
     sums, rows = features.numel, features.reduction_numel
     if not (sums.is_Integer and rows.is_Integer):
