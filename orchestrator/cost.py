@@ -17,6 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from orchestrator.between import seconds_between
 from orchestrator.types import PlannedRun, RunConfig
 
 Kind = tuple[str, str, int, str]
@@ -48,6 +49,11 @@ COLUMNS = [
     "images",
     "seconds",
     "decode_seconds",
+    "group_size",
+    "host",
+    "device",
+    "started_at",
+    "finished_at",
 ]
 """Columns of ``runs`` that the model learns from."""
 # Work on one image relative to a forward alone: reference speeds of the published step functions on an H100;
@@ -97,7 +103,8 @@ class Estimate:
 
 
 class CostModel:
-    """Seconds a run takes on ``device``: one group's share of it, other runs beside it included.
+    """Seconds a run takes on ``device``: one group's share of it, other runs beside it included, and what passes
+    between two groups.
 
     Reading an image set is paid by the first run that needs it, whichever that is, so it is counted by itself.
     What ``others`` (rows of other sweeps) say holds where the sweep's own ``rows`` say nothing.
@@ -113,6 +120,7 @@ class CostModel:
         self._images: dict[tuple[Any, ...], int] = {}
         self._decoded: dict[str, dict[tuple[Any, ...], float]] = {}
         self._recorded: dict[tuple[str, Kind], float] = {}
+        self._between: dict[str, float] = {}
         elsewhere, own = self._learn(others), self._learn(rows)
         devices = (own or elsewhere).most_common(1)
         self.learnt_here = bool(own)
@@ -130,19 +138,20 @@ class CostModel:
     def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
         """Take in what ``rows`` say, over what was known; how many there are of each device."""
         per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
-        devices: Counter[str] = Counter()
+        by_device: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for row in rows:
             if not row["images"] or not row["seconds"]:
                 continue
             name = row["device_name"] or "cpu"
-            devices[name] += 1
+            by_device[name].append(row)
             kind = (row["method"], row["model"], row["batch_size"], row["precision"])
             per_image[name, kind].append(row["seconds"] / row["images"])
             self._images[_stream_of(row)] = row["images"]
             known = self._decoded.setdefault(row["benchmark"], {})
             known[_set_of(row)] = max(known.get(_set_of(row), 0.0), row["decode_seconds"] or 0.0)
         self._recorded |= {key: statistics.median(values) for key, values in per_image.items()}
-        return devices
+        self._between |= {name: seconds_between(own) for name, own in by_device.items()}
+        return Counter({name: len(own) for name, own in by_device.items()})
 
     def seconds(self, config: RunConfig) -> float | None:
         """Device seconds of one run, or None if its speed or length is not known."""
@@ -156,7 +165,7 @@ class CostModel:
             return None
         kind = (config.method, config.model, config.batch_size, config.precision)
         if (per_image := self._recorded.get((self.device, kind))) is not None:
-            return images * per_image, True
+            return images * per_image + self._between[self.device], True
         speed = _published().get((self.device, kind))
         return None if speed is None else (images / speed, False)
 

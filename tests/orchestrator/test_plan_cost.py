@@ -45,6 +45,11 @@ def row(**changes: Any) -> dict[str, Any]:
         "images": 1000,
         "seconds": 2.0,
         "decode_seconds": 0.0,
+        "group_size": 1,
+        "host": "here",
+        "device": "cuda:0",
+        "started_at": None,
+        "finished_at": None,
     }
     assert values.keys() == set(COLUMNS)
     assert set(COLUMNS) <= set(RUNS.names)
@@ -60,6 +65,13 @@ def test_recorded_speeds_are_medians_without_reading() -> None:
     model = CostModel(rows)
     assert model.device == "card"
     assert model.seconds(CONFIG) == pytest.approx(2.0)
+
+
+def test_what_passes_between_groups_is_counted_for_each_run() -> None:
+    stamps = {"started_at": "2026-11-29T12:00:00.000+00:00", "finished_at": "2026-11-29T12:00:02.500+00:00"}
+    model = CostModel([row(**stamps)], others=[row(device_name="elsewhere", **stamps)])
+    assert model.seconds(CONFIG) == pytest.approx(2.5)
+    assert model.seconds(replace(CONFIG, max_images=500)) == pytest.approx(1.5)
 
 
 def test_image_sets_that_no_run_has_read_are_counted_once() -> None:
