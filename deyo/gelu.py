@@ -24,8 +24,8 @@ LOG_TAIL = (
     4.08375324e-05,
     -1.16091538e-06,
 )
-"""log Q(a) by powers of a ≥ 0 from the 0th on (minimax fit): Q to 3e-6 of itself up to a = 4, 2e-4 up to 6, bfloat16
-has 4e-3; beyond, where Q is below 1e-9, it goes on falling."""
+"""log Q(a) by powers of a ≥ 0 from the 0th on (minimax fit): before rounding, Q to 3e-6 of itself up to a = 4 and 2e-4
+up to 6, where bfloat16 has 4e-3; beyond, where Q is below 1e-9, it goes on falling."""
 
 
 class TailGELU(nn.GELU):

@@ -2,40 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any
-
-Row = Mapping[str, Any]
 
 SOON = 1.0
 """A group that begins within so many seconds of another's end on the same device had waited for it."""
 
 
-def seconds_between(rows: Iterable[Row]) -> float:
-    """Seconds a run beside its group's loop and its reading: those of the median group. 0 if nothing is known."""
-    places: dict[tuple[str, str], dict[tuple[str, ...], list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row["started_at"] and row["finished_at"] and row["group_size"]:
-            group = row["started_at"], row["method"], row["model"]
-            places[row["host"] or "", row["device"] or ""][group].append(row)
-    found = []
-    for groups in places.values():
-        ordered = [groups[group] for group in sorted(groups)]
-        found += [_between(*pair) for pair in zip_longest(ordered, ordered[1:])]
-    return max(0.0, statistics.median(found)) if found else 0.0
+@dataclass
+class Group:
+    """The runs of one task: when it began and ended (seconds since the epoch), and what of that was known work.
+
+    ``loops`` has the seconds of each loop once: runs whose streams are alike share one, others follow one another.
+    """
+
+    start: float
+    end: float = 0.0
+    runs: int = 0
+    reading: float = 0.0
+    loops: set[float] = field(default_factory=set)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.end = max(self.end, _time(row["finished_at"]))
+        self.runs += 1
+        self.reading += row["decode_seconds"] or 0.0
+        self.loops.add(row["seconds"] * row["group_size"])
+
+    def between(self, following: Group | None) -> float:
+        """What a run took beside all that, up to the start of the ``following`` group if that came soon."""
+        end = self.end
+        if following is not None and 0 <= following.start - end <= SOON:
+            end = following.start
+        return (end - self.start - sum(self.loops) - self.reading) / self.runs
 
 
-def _between(group: Sequence[Row], following: Sequence[Row] | None) -> float:
-    """What a run of ``group`` took beside its loop, up to the start of the ``following`` one if that came soon."""
-    start, end = _time(group[0]["started_at"]), max(_time(row["finished_at"]) for row in group)
-    if following is not None and 0 <= (begun := _time(following[0]["started_at"])) - end <= SOON:
-        end = begun
-    loop = group[0]["seconds"] * group[0]["group_size"]
-    return (end - start - loop - sum(row["decode_seconds"] or 0.0 for row in group)) / len(group)
+class Between:
+    """What runs took beside their groups' loops and reading, on one kind of device.
+
+    Of several workers on one device (and of a CPU's) only what passes within their groups is seen: another's group
+    begins before theirs ends.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, str], dict[tuple[str, ...], Group]] = defaultdict(dict)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Learn from a finished run's row; one without times says nothing."""
+        if not (row["started_at"] and row["finished_at"] and row["group_size"] and row["seconds"]):
+            return
+        groups = self._places[row["host"] or "", row["device"] or ""]
+        key = row["started_at"], row["method"], row["model"]
+        with contextlib.suppress(ValueError):  # a time that is none
+            if key not in groups:
+                groups[key] = Group(start=_time(row["started_at"]))
+            groups[key].add(row)
+
+    def seconds(self) -> float | None:
+        """Seconds a run, those of the median group; None if nothing is known."""
+        found = []
+        for groups in self._places.values():
+            ordered = [groups[key] for key in sorted(groups) if groups[key].runs]
+            found += [group.between(following) for group, following in zip_longest(ordered, ordered[1:])]
+        return max(0.0, statistics.median(found)) if found else None
 
 
 def _time(stamp: str) -> float:

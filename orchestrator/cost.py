@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from orchestrator.between import seconds_between
+from orchestrator.between import Between
 from orchestrator.types import PlannedRun, RunConfig
 
 Kind = tuple[str, str, int, str]
@@ -138,20 +138,23 @@ class CostModel:
     def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
         """Take in what ``rows`` say, over what was known; how many there are of each device."""
         per_image: dict[tuple[str, Kind], list[float]] = defaultdict(list)
-        by_device: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        between: dict[str, Between] = defaultdict(Between)
+        devices: Counter[str] = Counter()
         for row in rows:
             if not row["images"] or not row["seconds"]:
                 continue
             name = row["device_name"] or "cpu"
-            by_device[name].append(row)
+            devices[name] += 1
+            between[name].add(row)
             kind = (row["method"], row["model"], row["batch_size"], row["precision"])
             per_image[name, kind].append(row["seconds"] / row["images"])
             self._images[_stream_of(row)] = row["images"]
             known = self._decoded.setdefault(row["benchmark"], {})
             known[_set_of(row)] = max(known.get(_set_of(row), 0.0), row["decode_seconds"] or 0.0)
         self._recorded |= {key: statistics.median(values) for key, values in per_image.items()}
-        self._between |= {name: seconds_between(own) for name, own in by_device.items()}
-        return Counter({name: len(own) for name, own in by_device.items()})
+        found = {name: of_device.seconds() for name, of_device in between.items()}
+        self._between |= {name: seconds for name, seconds in found.items() if seconds is not None}
+        return devices
 
     def seconds(self, config: RunConfig) -> float | None:
         """Device seconds of one run, or None if its speed or length is not known."""
@@ -160,12 +163,21 @@ class CostModel:
 
     def lookup(self, config: RunConfig) -> tuple[float, bool] | None:
         """Seconds, and whether they come from recorded rows (else from the published table)."""
+        loop = self._loop(config)
+        return None if loop is None else (loop[0] + self._between.get(self.device, 0.0), loop[1])
+
+    def loop_seconds(self, config: RunConfig) -> float | None:
+        """What of ``seconds`` is the adaptation alone."""
+        loop = self._loop(config)
+        return loop[0] if loop else None
+
+    def _loop(self, config: RunConfig) -> tuple[float, bool] | None:
         images = self.images(config)
         if images is None:
             return None
         kind = (config.method, config.model, config.batch_size, config.precision)
         if (per_image := self._recorded.get((self.device, kind))) is not None:
-            return images * per_image + self._between[self.device], True
+            return images * per_image, True
         speed = _published().get((self.device, kind))
         return None if speed is None else (images / speed, False)
 

@@ -24,7 +24,7 @@ class Durations:
         images = self.model.images(config) or config.max_images or _IMAGES
         if (per_image := self._measured.get(_kind(config))) is not None:
             return _SECONDS_OF_ANY_RUN + images * per_image
-        known = self.model.seconds(config)
+        known = self.model.loop_seconds(config)
         if known is not None:
             return _SECONDS_OF_ANY_RUN + known
         return _SECONDS_OF_ANY_RUN + guess(config, images, self.model.device)

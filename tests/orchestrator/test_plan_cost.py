@@ -72,6 +72,10 @@ def test_what_passes_between_groups_is_counted_for_each_run() -> None:
     model = CostModel([row(**stamps)], others=[row(device_name="elsewhere", **stamps)])
     assert model.seconds(CONFIG) == pytest.approx(2.5)
     assert model.seconds(replace(CONFIG, max_images=500)) == pytest.approx(1.5)
+    assert model.loop_seconds(CONFIG) == pytest.approx(2.0)
+    assert CostModel([row()], others=[row(**stamps)]).seconds(CONFIG) == pytest.approx(2.5), "as other sweeps have it"
+    published = {"device_name": H100, "batch_size": 1} | stamps
+    assert CostModel([row(**published)]).seconds(CONFIG) == pytest.approx(1000 / 1396 + 0.5)
 
 
 def test_image_sets_that_no_run_has_read_are_counted_once() -> None:
