@@ -75,6 +75,8 @@ def figures(results: Path, gpus: int, watched: Watched) -> dict[str, Any]:
         "repeated": sum(row["attempt"] > 1 for row in rows),
         "command_seconds": watched.seconds,
         "processor_seconds": watched.processor_seconds,
+        "host_cores": watched.host.processor_seconds / watched.seconds / gpus,
+        "host_bytes": watched.host.peak_bytes / gpus,
         "window_seconds": end - start,
         "images": images,
         "images_per_second": images / (end - start),
@@ -180,7 +182,11 @@ def print_row(row: dict[str, Any]) -> None:
     print(
         f"{'':26} first groups longer by {row['first_groups_seconds']:.1f} s, waits for images "
         f"{row['first_waits_seconds']:.1f} s at first, {row['later_waits_seconds']:.1f} s later; "
-        f"{row['between_a_group']:.3f} s between groups",
+        f"{row['between_a_group']:.3f} s between groups"
+    )
+    print(
+        f"{'':26} of the host, for each device: {row['host_cores']:.2f} cores in the mean, "
+        f"{row['host_bytes'] / 1e9:.1f} GB at most",
         flush=True,
     )
     loops = {name.removeprefix("loops_"): speed for name, speed in row.items() if name.startswith("loops_")}

@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from experiments.benchmarks.host_use import HostUse
 from experiments.benchmarks.overhead import descendants
 
 LOOK_SECONDS = 0.2
+HOST_LOOK_SECONDS = 2.0
 
 
 @dataclass
 class Watched:
-    """How a sweep's process went, and what it and its children took of the processor.
+    """How a sweep's process went, and what it took of the processor (``host``: with all that Ray started for it).
 
     ``busy``: GPU index -> (seconds since the epoch, busy share) of each look.
     """
@@ -34,6 +36,7 @@ class Watched:
     code: int = 0
     killed: int | None = None
     committed_at_kill: int = 0
+    host: HostUse = field(default_factory=HostUse)
     busy: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def busy_share(self, start: float, end: float) -> list[float]:
@@ -61,7 +64,11 @@ def run_watched(
         start, before = time.perf_counter(), processor_seconds_of_children()
         limit = None if cores is None else partial(_keep_to, cores)
         driver = subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=environment, preexec_fn=limit)
+        looked = start
         while driver.poll() is None:
+            if time.perf_counter() - looked >= HOST_LOOK_SECONDS:
+                found.host.look(driver.pid)
+                looked = time.perf_counter()
             if kill_at is not None and found.killed is None:
                 _kill_one(found, driver.pid, folder / words[words.index("--results") + 1], kill_at)
             with contextlib.suppress(subprocess.TimeoutExpired):
